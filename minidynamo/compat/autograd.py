@@ -17,9 +17,6 @@ import torch.utils.checkpoint
 # Globals of the module of forward-mode AD; `_current_level` is the open level, -1 without one.
 forward_ad = vars(torch.autograd.forward_ad)
 
-# Whether autograd can pass the gradients to a Function's backward in one list, which the Function may empty.
-HAS_BOXED_GRADIENTS = hasattr(torch.autograd.Function, "boxed_grads_call")
-
 # The `setup_context` of a Function that defines none.
 default_setup_context = torch.autograd.function._SingleLevelFunction.setup_context
 

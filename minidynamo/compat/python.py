@@ -35,6 +35,17 @@ def in_thread(function: typing.Callable[[], object]) -> None:
     thread.join()
 
 
+def is_made_at_run_time(cls: type) -> bool:
+    """Returns whether a class is made while the program runs, as all classes written in Python and some written in C
+    are, instead of being a part of the interpreter or of a library in C."""
+    return bool(cls.__flags__ & 1 << 9)
+
+
+def is_immutable_class(cls: type) -> bool:
+    """Returns whether no program can change the attributes of a class, which is then written in C."""
+    return bool(cls.__flags__ & 1 << 8)
+
+
 def name_in_errors(cls: type) -> str:
     """Returns a class's name in Python's error messages: C classes include their module (`collections.deque`)."""
     return repr(super(cls)).removeprefix("<super: <class '").partition("'>")[0]

@@ -330,7 +330,7 @@ class CompiledFunction:
             self._texts.setdefault(point, []).append(texts)
             conversion.entry.origin = replace(conversion.entry.origin, texts=texts)
         outcome = self._record(conversion)
-        return Native(permanent=True) if self._leaves_to_python(point, conversion) else outcome
+        return Native(permanent=True) if self._add_piece(point, conversion) else outcome
 
     # Entries of equal callables
 
@@ -385,17 +385,12 @@ class CompiledFunction:
         """
         self.stats.shared += 1
         self._texts.setdefault(point, []).append(origin.texts)
-        if origin.graph is not None:
-            self.stats.graphs += 1
-            self.graphs.append(origin.graph)
-        if origin.graph_break is not None:
-            self.stats.graph_breaks += 1
-            self.breaks.append(origin.graph_break)
+        self._report(origin.graph, origin.graph_break)
         if point in record.profiles:
             self._profile(point).add(record.profiles[point])
         for other, piece in record._pieces.items():
             self._pieces[other] = self._pieces.get(other, piece).merged(piece)
-        self._leaves_pieces(point)
+        self._leave_small_frames(point)
 
     def _profile(self, point: FramePoint | None) -> FrameProfile:
         """Returns the profile of a frame point, including that of earlier processes of the same job."""
@@ -418,13 +413,17 @@ class CompiledFunction:
                 why = "Only a list can be emptied by the callee."
                 raise ArgumentError(Diagnostic("MD111", what, why=why, fix=f"Pass list({name})."))
 
-    def _record(self, conversion: convert_frame.Conversion) -> Entry | Native:
-        if conversion.graph is not None:
+    def _report(self, graph: torch.fx.GraphModule | None, graph_break: Diagnostic | None) -> None:
+        """Enters the graph and the graph break of a version into the reports."""
+        if graph is not None:
             self.stats.graphs += 1
-            self.graphs.append(conversion.graph)
-        if conversion.graph_break is not None:
+            self.graphs.append(graph)
+        if graph_break is not None:
             self.stats.graph_breaks += 1
-            self.breaks.append(conversion.graph_break)
+            self.breaks.append(graph_break)
+
+    def _record(self, conversion: convert_frame.Conversion) -> Entry | Native:
+        self._report(conversion.graph, conversion.graph_break)
         if conversion.fallback is not None:
             self.fallbacks.append(conversion.fallback)
         if conversion.entry is None:
@@ -432,22 +431,22 @@ class CompiledFunction:
             return Native(permanent=True)
         return conversion.entry
 
-    def _leaves_to_python(self, point: FramePoint | None, conversion: convert_frame.Conversion) -> bool:
-        """Adds a version's piece; otherwise like `_leaves_pieces`."""
+    def _add_piece(self, point: FramePoint | None, conversion: convert_frame.Conversion) -> bool:
+        """Adds the piece of a new version; returns whether the frame at `point` is left to Python from now on."""
         cut, known = conversion.graph_break, self._pieces.get(point)
         # After a break at a trip count that varies, the versions for single trip counts are out of use.
         if known is None or (cut is not None and cut.code == NEEDS_CONSTANT):
             known = conversion.piece
         self._pieces[point] = known.merged(conversion.piece)
-        return self._leaves_pieces(point)
+        return self._leave_small_frames(point)
 
     def ended(self, point: FramePoint | None) -> None:
-        """Leaves the frames to Python that are not worth entering now that the frame at `point` runs eagerly."""
+        """Leaves to Python the frames that are not worth entering, now that the frame at `point` runs eagerly."""
         self._pieces[point] = NOTHING
-        self._leaves_pieces(point)
+        self._leave_small_frames(point)
 
-    def _leaves_pieces(self, point: FramePoint | None) -> bool:
-        """Leaves the frames to Python that are not worth entering; returns whether the frame at `point` is one.
+    def _leave_small_frames(self, point: FramePoint | None) -> bool:
+        """Leaves to Python the frames that are not worth entering; returns whether the frame at `point` is one.
 
         Backends that generate no kernels, such as a counter of graphs, get every graph; so do functions with
         `fullgraph`. Donated lists stay in use.

@@ -25,6 +25,7 @@ from minidynamo.compat import (
     OpOverload,
     OpOverloadPacket,
     is_assumed_constant,
+    is_made_at_run_time,
     is_made_by_torch_compile,
     original_of_tagged,
 )
@@ -108,7 +109,6 @@ _NEVER_INLINED = (
 )
 
 _ASYNCHRONOUS = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
-_HEAP_TYPE = 1 << 9  # set for all classes written in Python, and for some written in C
 _LIBRARY_VALUES = (types.FunctionType, types.BuiltinFunctionType, type, types.ModuleType, types.MethodDescriptorType)
 
 
@@ -234,7 +234,7 @@ def _has_slots(cls: type) -> bool:
 
 
 def _is_written_in_python(cls: type) -> bool:
-    if not cls.__flags__ & _HEAP_TYPE or isinstance(cls.__dict__.get("__new__"), types.BuiltinFunctionType):
+    if not is_made_at_run_time(cls) or isinstance(cls.__dict__.get("__new__"), types.BuiltinFunctionType):
         return False
     return not any(isinstance(value, types.MethodDescriptorType) for value in cls.__dict__.values())
 

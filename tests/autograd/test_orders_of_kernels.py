@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from minidynamo.autograd.layout.dim_order import TAKE_ANY_GRADIENT, TAKE_ANY_LAYOUT
 
-ANY = {*TAKE_ANY_LAYOUT.split(), *TAKE_ANY_GRADIENT.split()} - {"new_empty"}  # holds anything
+ANY = (TAKE_ANY_LAYOUT | TAKE_ANY_GRADIENT) - {"new_empty"}  # holds anything
 
 
 class Calls(TorchDispatchMode):
@@ -85,7 +85,7 @@ def results(function, values, spec):
 def differences(function, values, spec):
     """Returns the positions of arguments whose order matters to a call."""
     tensors = [place for place, value in enumerate(values) if isinstance(value, torch.Tensor)]
-    gradient_alone = function.overloadpacket.__name__ in TAKE_ANY_GRADIENT.split()
+    gradient_alone = function.overloadpacket.__name__ in TAKE_ANY_GRADIENT
     for place in tensors[:1] if gradient_alone else tensors:
         for given in in_other_orders(values[place], place == tensors[0]):
             by_rows = given.clone(memory_format=torch.contiguous_format)

@@ -27,7 +27,7 @@ _RESHAPED = frozenset((aten.view.default, aten._unsafe_view.default))
 # Views of memory, not of dimensions: the result depends on the strides.
 _PARTICULAR = frozenset((aten.as_strided.default, aten.view_as_complex.default, aten.view.dtype))
 # All overloads of these operators accept any layout, and so do pointwise operators.
-TAKE_ANY_LAYOUT = """
+_LAYOUT_NAMES = """
     _adaptive_avg_pool2d_backward _adaptive_avg_pool3d_backward avg_pool2d_backward avg_pool3d_backward
     binary_cross_entropy_backward bmm cat channel_shuffle clone col2im constant_pad_nd cumsum diagonal_backward
     diagonal_scatter elu_backward embedding_dense_backward _fft_c2c _fft_c2r _fft_r2c flip gather glu_backward
@@ -45,13 +45,15 @@ TAKE_ANY_LAYOUT = """
     upsample_bilinear2d_backward upsample_linear1d_backward upsample_nearest2d_backward upsample_nearest3d_backward
     _upsample_nearest_exact2d_backward _upsample_nearest_exact3d_backward upsample_trilinear3d_backward
 """
+TAKE_ANY_LAYOUT = frozenset(_LAYOUT_NAMES.split())
 # These operators accept any layout only for the gradient, their first argument; other arguments are row-major.
-TAKE_ANY_GRADIENT = """
+_GRADIENT_NAMES = """
     _embedding_bag_backward fractional_max_pool2d_backward native_layer_norm_backward nll_loss2d_backward
     _pdist_backward _scaled_dot_product_flash_attention_for_cpu_backward
 """
+TAKE_ANY_GRADIENT = frozenset(_GRADIENT_NAMES.split())
 # Torch's formulas call these operators on a gradient in any layout; a user's formula may have fixed the layout before.
-_MADE_ALIKE = "empty_like full_like ones_like zeros_like"
+_MADE_ALIKE = ("empty_like", "full_like", "ones_like", "zeros_like")
 
 
 class NewLayouts:
@@ -173,8 +175,8 @@ def takes_any_layout(node: fx.Node) -> bool:
     if not isinstance(op, OpOverload) or op.namespace != "aten":
         return False
     name = op.overloadpacket.__name__
-    named = name in TAKE_ANY_LAYOUT.split() or op in _RESHAPED
-    alike = name in _MADE_ALIKE.split() and USERS_BACKWARD not in node.meta
+    named = name in TAKE_ANY_LAYOUT or op in _RESHAPED
+    alike = name in _MADE_ALIKE and USERS_BACKWARD not in node.meta
     return named or alike or torch.Tag.pointwise in op.tags or (is_view(op) and _is_of_dimensions(node))
 
 
@@ -189,7 +191,7 @@ def _takes_any_gradient(node: fx.Node, changed: Collection[fx.Node]) -> bool:
     """Returns whether an operation computes the same values for gradients in any layout, and no other argument is
     `changed`."""
     op = node.target
-    if not isinstance(op, OpOverload) or op.overloadpacket.__name__ not in TAKE_ANY_GRADIENT.split():
+    if not isinstance(op, OpOverload) or op.overloadpacket.__name__ not in TAKE_ANY_GRADIENT:
         return False
     return op.namespace == "aten" and not any(arg in changed for arg in node.args[1:] if isinstance(arg, fx.Node))
 

@@ -95,7 +95,7 @@ def triton_modules() -> Triton:
         return Triton(*(importlib.import_module(f"triton{n}") for n in names))
     except ImportError as error:
         why = f"Triton kernels need the package: {error}"
-        fix = "pip install triton, or use backend='cpp' for CPU tensors."
+        fix = "Run pip install triton, or use backend='cpp' for CPU tensors."
         raise ToolchainMissing(Diagnostic("MD504", "Triton is not installed", why=why, fix=fix)) from error
 
 

@@ -39,6 +39,16 @@ class Placed:
     #: Whether the nest runs once per row, instead of once per element.
     is_row: bool
 
+    @property
+    def name(self) -> str:
+        """Returns the name of the buffer that the nest computes."""
+        return self.node.out.name
+
+    @property
+    def is_element(self) -> bool:
+        """Returns whether the nest computes a value per element, and folds nothing."""
+        return not self.is_row and self.node.combine is None
+
 
 def size(axes: Iterable[Var]) -> Extent:
     """Returns the number of points of an iteration space."""

@@ -165,8 +165,8 @@ class Fusion:
         """Returns whether a kernel that overwrites an input reads the input at the written element only, or not at
         all."""
         for p in placed:
-            if p.node.out.name in self.program.inputs:
-                name = p.node.out.name
+            if p.name in self.program.inputs:
+                name = p.name
                 found = [load for q in placed for load in q.node.body.loads]
                 old = [load for load in found if name in self.lifetimes.roots(load.buffer)]
                 as_views = any(load.buffer != name for load in old)  # views show the storage at other offsets

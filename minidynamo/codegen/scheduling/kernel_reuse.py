@@ -84,7 +84,7 @@ def _key(
 
     nests = tuple(
         (
-            (p.is_row, names[p.node.out.name], p.node.axes, p.node.index, p.node.reduced),
+            (p.is_row, names[p.name], p.node.axes, p.node.index, p.node.reduced),
             (p.node.combine, p.node.accumulate, p.node.position),
             tuple(map(fact, p.node.body.below)),
         )

@@ -62,7 +62,7 @@ class KernelBuilder:
     ) -> None:
         self.group = group
         self.buffers = buffers
-        self.placed = {p.node.out.name: p for p in group.placed}
+        self.placed = {p.name: p for p in group.placed}
         self.stores = frozenset(name for name in self.placed if name in inputs)
         self.needed = frozenset(name for name in self.placed if name in needed)
         self.used_names: set[str] = set()

@@ -36,10 +36,9 @@ class Passes:
 def reads_in_group(placed: Sequence[Placed], stores: frozenset[str]) -> dict[str, list[str]]:
     """Returns, per loop nest, the values of the group that it reads. Names in `stores` are inputs: reads get old
     values."""
-    names = {p.node.out.name for p in placed} - stores
+    names = {p.name for p in placed} - stores
     return {
-        p.node.out.name: list(dict.fromkeys(load.buffer for load in p.node.body.loads if load.buffer in names))
-        for p in placed
+        p.name: list(dict.fromkeys(load.buffer for load in p.node.body.loads if load.buffer in names)) for p in placed
     }
 
 
@@ -56,30 +55,23 @@ def find_passes(
 
     With `reads_back` a pass may read the stores of an earlier pass.
     """
+    by_name = {p.name: p for p in placed}
     reads = reads_in_group(placed, stores)
-    by_name = {p.node.out.name: p for p in placed}
-    first: dict[str, int] = {}
-    for p in placed:
-        first[p.node.out.name] = _earliest(p, [(by_name[r], first[r]) for r in reads[p.node.out.name]])
     readers: dict[str, list[str]] = {name: [] for name in by_name}
-    for name, read in reads.items():
-        for r in read:
-            readers[r].append(name)
-    for p in reversed(placed):
-        name = p.node.out.name
-        if _is_element(p) and name not in needed and readers[name]:
-            first[name] = min(first[r] for r in readers[name])
+    for reader, names in reads.items():
+        for name in names:
+            readers[name].append(reader)
+    first = _first_passes(placed, reads, readers, needed)
     kept: set[str] = set()
     recomputed: dict[str, set[int]] = {name: set() for name in by_name}
     stored_in: dict[str, tuple[str, frozenset[int]]] = {}
-    results = [p for p in placed if reads_back and p.node.out.name in needed - stores and _is_element(p)]
+    results = [p for p in placed if reads_back and p.name in needed - stores and p.is_element]
     for p in reversed(placed):
-        name = p.node.out.name
-        if not _is_element(p):
+        name = p.name
+        if not p.is_element:
             continue
-        later = {q for r in readers[name] for q in ({first[r]} | recomputed[r]) if not by_name[r].is_row} - {
-            first[name]
-        }
+        passes_with_readers = {q for r in readers[name] if not by_name[r].is_row for q in (first[r], *recomputed[r])}
+        later = passes_with_readers - {first[name]}
         width = size(domain.columns) * p.node.out.dtype.itemsize
         worth_it = bool(later) and may_keep and p.node.body.cost >= EXPENSIVE
         if worth_it and isinstance(width, int) and width <= KEPT_BYTES:
@@ -87,14 +79,32 @@ def find_passes(
             continue
         used_results = {result for result, _ in stored_in.values()}
         result = _result_memory(p, max(later), results, first, used_results) if worth_it else None
-        used = _reads_outside(placed, p, first, readers)
+        last_read = _reads_outside(placed, p, first, readers)
         # Memory that is read after the first store of a result cannot be reused for the result.
-        if result is None or (result != name and used > first[name]):
+        if result is None or (result != name and last_read > first[name]):
             recomputed[name] = later
         else:
             stored_in[name] = result, frozenset(later)
     count = 1 + max((t for name, t in first.items() if not by_name[name].is_row), default=-1)
     return Passes(first, {n: frozenset(e) for n, e in recomputed.items()}, frozenset(kept), stored_in, count)
+
+
+def _first_passes(
+    placed: Sequence[Placed],
+    reads: Mapping[str, Sequence[str]],
+    readers: Mapping[str, Sequence[str]],
+    needed: frozenset[str],
+) -> dict[str, int]:
+    """Returns the first pass or section of each value: the earliest possible, for an element that is not `needed` the
+    pass of its first reader."""
+    by_name = {p.name: p for p in placed}
+    first: dict[str, int] = {}
+    for p in placed:
+        first[p.name] = _earliest(p, [(by_name[name], first[name]) for name in reads[p.name]])
+    for p in reversed(placed):
+        if p.is_element and p.name not in needed and readers[p.name]:
+            first[p.name] = min(first[reader] for reader in readers[p.name])
+    return first
 
 
 def _result_memory(
@@ -103,9 +113,9 @@ def _result_memory(
     """Returns a result whose memory can hold an element until the `last` pass: the element itself, or a result that is
     stored no earlier."""
     for q in results:
-        is_free = (q is p or last <= first[q.node.out.name]) and q.node.out.name not in used_results
+        is_free = (q is p or last <= first[q.name]) and q.name not in used_results
         if is_free and q.node.out.dtype == p.node.out.dtype:
-            return q.node.out.name
+            return q.name
     return None
 
 
@@ -116,18 +126,12 @@ def _reads_outside(
     last = -1
     for q in placed:
         if q is not excluded and not q.is_row and any(load.buffer not in readers for load in q.node.body.loads):
-            recomputing = (
-                [first[r] for r in readers[q.node.out.name] if r != excluded.node.out.name] if _is_element(q) else []
-            )
-            last = max(last, first[q.node.out.name], *recomputing)
+            recomputing = [first[r] for r in readers[q.name] if r != excluded.name] if q.is_element else []
+            last = max(last, first[q.name], *recomputing)
     return last
-
-
-def _is_element(p: Placed) -> bool:
-    return not p.is_row and p.node.combine is None
 
 
 def _earliest(p: Placed, before: Sequence[tuple[Placed, int]]) -> int:
     if p.is_row:
         return max((time for _, time in before), default=-1)
-    return max((time if _is_element(q) else time + 1 for q, time in before), default=0)
+    return max((time if q.is_element else time + 1 for q, time in before), default=0)

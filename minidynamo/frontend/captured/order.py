@@ -13,9 +13,6 @@ from torch.autograd.graph import get_gradient_edge
 
 from minidynamo import compat
 
-ROOT = 0
-"""The number of the node before the tensors at which a backward starts."""
-
 
 def positions(names: Sequence[str], roots: Iterable[Any], requested: Iterable[Any]) -> dict[int, int]:
     """Returns the position of each node in autograd's order, by its number in torch's walk.

@@ -8,7 +8,7 @@ import enum
 from collections import OrderedDict
 from typing import Any
 
-from minidynamo.compat import OPERATOR_NAMESPACES
+from minidynamo.compat import OPERATOR_NAMESPACES, is_immutable_class
 from minidynamo.graph.autograd_calls import replace_data
 from minidynamo.graph.marks import FROM_DATA
 from minidynamo.guards.guard import GuardKind
@@ -181,8 +181,6 @@ def _can_set(tx: Tracer, obj: TensorVariable, name: str) -> bool:
     return name != "grad" or obj.source is not None or tx.graph.use(obj).is_leaf
 
 
-_IMMUTABLE_TYPE = 1 << 8  # set for classes that no program can change
-
 # Attributes that are read from objects which are otherwise opaque.
 _FIELDS: dict[type, tuple[str, ...]] = {
     property: ("fget", "fset", "fdel", "__doc__"),
@@ -193,8 +191,7 @@ _FIELDS: dict[type, tuple[str, ...]] = {
 
 def _is_iterator_of_python(cls: type) -> bool:
     """Returns whether a class is `enumerate`, `zip` or similar: its objects have the attributes of the class alone."""
-    is_fixed = cls.__module__ in ("builtins", "itertools") and cls.__flags__ & _IMMUTABLE_TYPE
-    return bool(is_fixed) and hasattr(cls, "__next__")
+    return is_immutable_class(cls) and cls.__module__ in ("builtins", "itertools") and hasattr(cls, "__next__")
 
 
 @looks_up(OpaqueVariable)

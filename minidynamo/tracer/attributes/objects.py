@@ -172,43 +172,47 @@ def _write_object(tx: Tracer, obj: ObjectVariable, name: str, value: VariableTra
 def default_write(tx: Tracer, obj: ObjectVariable, name: str, value: VariableTracker | None) -> None:
     """Does the work of object.__setattr__ and object.__delattr__: data descriptors, then the instance's dictionary."""
     found, owner = lookup_on_class(obj.cls, name)
+    is_slot = isinstance(found, types.MemberDescriptorType)
     if name == "__dict__" and value is not None and value is obj.namespace:
         return  # the store of `obj.__dict__ |= ...`
     if name == "__dict__" and value is not None and _accepts_dict(obj, value):
         tx.side_effects.set_attr(obj, name, value.realize())
         return
-    if owner is not None and is_data_descriptor(found) and not isinstance(found, types.MemberDescriptorType):
-        guard_class_attribute(tx, obj.cls, owner, name, found)
-        method = "__set__" if value is not None else "__delete__"
-        if isinstance(lookup_on_class(type(found), method)[0], types.FunctionType):
-            descriptor = tx.wrap(found, class_source(owner, name))
-            tx.call_method(descriptor, method, [obj] if value is None else [obj, value])
-            return
-        function = getattr(found, "fset" if value is not None else "fdel", None)
-        if isinstance(found, property) and function is None:
-            what = "setter" if value is not None else "deleter"
-            text = f"property {name!r} of {obj.cls.__qualname__!r} object has no {what}"
-            tx.raises(AttributeError(text), exact=True)
-        if function is None:
-            fix = "Fill the present dict: vars(obj).update(...)" if name == "__dict__" else ""
-            tx.break_graph("MD206", f"writing `{name}` of a {obj.cls.__name__} cannot be captured", fix=fix)
-        field = "fset" if value is not None else "fdel"
-        setter = tx.wrap(function, Attr(class_source(owner, name), field))
-        tx.call(setter, [obj] if value is None else [obj, value])
-        return
     if owner is not None:
         guard_class_attribute(tx, obj.cls, owner, name, found)
+    if owner is not None and is_data_descriptor(found) and not is_slot:
+        _write_through_descriptor(tx, obj, name, value, found, owner)
+        return
+    if value is None:
+        _delete_own(tx, obj, name, is_slot=is_slot)
+        return
     has_dict = obj.cls.__dictoffset__ or issubclass(obj.cls, threading.local)  # has a dict per thread
-    if value is not None and not has_dict and not isinstance(found, types.MemberDescriptorType):
+    if not has_dict and not is_slot:
         raise_like(tx, lambda: object.__setattr__(_empty(obj.cls), name, None), obj)  # no dictionary, only slots
-    if value is None and isinstance(obj, ObjectVariable):
-        _delete_own(tx, obj, name, is_slot=isinstance(found, types.MemberDescriptorType))
-        return
-    table = None if isinstance(found, types.MemberDescriptorType) else attribute_table(tx, obj)
-    if table is not None and value is not None:
+    table = None if is_slot else attribute_table(tx, obj)
+    if table is None:
+        store_attribute(tx, obj, name, value)
+    else:
         tx.call(BoundBuiltin(table, "__setitem__"), [ConstantVariable(name), value])
+
+
+def _write_through_descriptor(
+    tx: Tracer, obj: ObjectVariable, name: str, value: VariableTracker | None, found: Any, owner: type
+) -> None:
+    """Calls the function with which a data descriptor of the class sets or deletes (None) an attribute."""
+    method, field, what = ("__delete__", "fdel", "deleter") if value is None else ("__set__", "fset", "setter")
+    args = [obj] if value is None else [obj, value]
+    if isinstance(lookup_on_class(type(found), method)[0], types.FunctionType):
+        tx.call_method(tx.wrap(found, class_source(owner, name)), method, args)
         return
-    store_attribute(tx, obj, name, value)
+    function = getattr(found, field, None)
+    if isinstance(found, property) and function is None:
+        text = f"property {name!r} of {obj.cls.__qualname__!r} object has no {what}"
+        tx.raises(AttributeError(text), exact=True)
+    if function is None:
+        fix = "Fill the present dict: vars(obj).update(...)" if name == "__dict__" else ""
+        tx.break_graph("MD206", f"writing `{name}` of a {obj.cls.__name__} cannot be captured", fix=fix)
+    tx.call(tx.wrap(function, Attr(class_source(owner, name), field)), args)
 
 
 def _accepts_dict(obj: ObjectVariable, value: VariableTracker) -> bool:

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 import torch
 
+from minidynamo.compat import is_made_at_run_time
 from minidynamo.errors import Diagnostic, SkipFrame
 from minidynamo.guards.source import Attr
 from minidynamo.tracer.attributes import bind, class_source, guard_class_attribute, lookup_on_class
@@ -34,8 +35,6 @@ from minidynamo.variables.containers import (
     storage_class,
 )
 from minidynamo.variables.objects import ClassVariable, ModuleVariable, ObjectVariable
-
-_HEAP_TYPE = 1 << 9
 
 # Classes whose instances need more than their `__new__` and `__init__` do, with the reason for the graph break.
 _NOT_CONSTRUCTED: tuple[tuple[type, str], ...] = (
@@ -104,7 +103,7 @@ def _reason_against_construction(cls: type) -> str | None:
     if issubclass(cls, BaseException):
         if not can_make(cls):
             return "Exceptions that keep more than their arguments are made by Python itself."
-    elif not cls.__flags__ & _HEAP_TYPE and cls not in (types.SimpleNamespace, object):
+    elif not is_made_at_run_time(cls) and cls not in (types.SimpleNamespace, object):
         return "It is not written in Python, and minidynamo does not know it."
     return None
 

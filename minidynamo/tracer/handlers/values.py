@@ -8,6 +8,7 @@ from __future__ import annotations
 import types
 from typing import Any, NoReturn
 
+from minidynamo.compat import name_in_errors
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Constant
 from minidynamo.tracer.frames.exceptions import without_message
@@ -129,7 +130,7 @@ def expect_key(tx: Tracer, variable: VariableTracker) -> DictKey:
     if isinstance(variable, TupleVariable):
         return DictKey(tuple(expect_key(tx, item).token for item in variable.items), variable)
     if isinstance(variable, _UNHASHABLE) or lookup_method(variable.python_type, "__hash__") is None:
-        tx.raises(TypeError(f"unhashable type: '{_name_in_errors(variable.python_type)}'"), exact=True)
+        tx.raises(TypeError(f"unhashable type: '{name_in_errors(variable.python_type)}'"), exact=True)
     if is_nan(variable):
         tx.break_graph(
             "MD232",
@@ -198,7 +199,7 @@ def hash_of(tx: Tracer, variable: VariableTracker) -> int:
     if isinstance(variable, TupleVariable) and not by_user:
         return hash(tuple([_Hashed(hash_of(tx, item)) for item in variable.items]))
     if own is None:
-        tx.raises(TypeError(f"unhashable type: '{_name_in_errors(variable.python_type)}'"), exact=True)
+        tx.raises(TypeError(f"unhashable type: '{name_in_errors(variable.python_type)}'"), exact=True)
     if by_user:
         hashed = expect_constant(tx, tx.call_method(variable, "__hash__"), "a hash")
         if not isinstance(hashed, int):
@@ -231,12 +232,6 @@ def _has_untraced_equality(variable: VariableTracker) -> bool:
     if isinstance(variable, ClassVariable):
         return type(variable.value).__eq__ is not type.__eq__ or type(variable.value).__hash__ is not type.__hash__
     return not isinstance(variable, (*_HASHED_LIKE_CONSTANTS, SetVariable)) and not _hashed_by_identity(variable)
-
-
-def _name_in_errors(cls: type) -> str:
-    """Returns the name of a class in error messages: classes of C modules include their module."""
-    is_made_in_c = cls.__flags__ >> 8 & 1  # its attributes are immutable
-    return f"{cls.__module__}.{cls.__qualname__}" if is_made_in_c and cls.__module__ != "builtins" else cls.__name__
 
 
 def _hashed_by_identity(variable: VariableTracker) -> bool:

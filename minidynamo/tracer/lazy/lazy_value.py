@@ -11,6 +11,7 @@ from __future__ import annotations
 import types
 from collections.abc import Iterable, Mapping
 
+from minidynamo.compat import is_made_at_run_time
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Constant, is_new_each_read
 from minidynamo.tracer.frames.interpreter import Tracer
@@ -21,7 +22,6 @@ from minidynamo.variables.containers import DictKey, DictVariable, SequenceVaria
 from minidynamo.variables.objects import LazyVariable, ObjectVariable
 from minidynamo.variables.tensors import TensorVariable
 
-_HEAP_TYPE = 1 << 9  # set for classes that programs define
 # Classes whose instances are always true.
 _TRUE = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.ModuleType, type)
 
@@ -76,7 +76,7 @@ def class_of(tx: Tracer, variable: VariableTracker) -> type:
     """
     variable = variable.realized()
     cls = variable.python_type
-    if not isinstance(variable, LazyVariable) or cls.__flags__ & _HEAP_TYPE:
+    if not isinstance(variable, LazyVariable) or is_made_at_run_time(cls):
         return variable.realize().python_type
     tx.guard(variable.source, GuardKind.TYPE, cls)
     return cls

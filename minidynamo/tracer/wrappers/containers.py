@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from minidynamo.compat import GLOBAL_HOOKS, VERSION_INFO, OpOverload, OpOverloadPacket
+from minidynamo.compat import GLOBAL_HOOKS, VERSION_INFO, OpOverload, OpOverloadPacket, is_made_at_run_time
 from minidynamo.core.names import name_of
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import (
@@ -40,7 +40,7 @@ from minidynamo.tracer.records.constants import is_constant_value, key_of, overr
 from minidynamo.tracer.records.registry import subclass_wrapper, wrapper
 from minidynamo.tracer.wrap import constant, guard_alias, guard_names, lazy, wrap
 from minidynamo.tracer.wrappers.callables import has_receiver
-from minidynamo.tracer.wrappers.objects import instance_of_subclass, is_made_in_c, is_plain_tensor, opaque
+from minidynamo.tracer.wrappers.objects import instance_of_subclass, is_plain_tensor, opaque
 from minidynamo.variables.base import ConstantVariable, VariableTracker
 from minidynamo.variables.containers import (
     DictKey,
@@ -215,7 +215,7 @@ def _is_read_as_tuple(cls: type) -> bool:
 def _tuple_subclass(graph: OutputGraph, value: tuple[Any, ...], source: Source) -> VariableTracker:
     if type(value).__module__ == "torch.return_types" or value is VERSION_INFO:
         return _structure(graph, value, source)
-    if is_made_in_c(type(value)):  # other structures made in C
+    if not is_made_at_run_time(type(value)):  # other structures made in C
         return opaque(graph, value, source)
     variable = instance_of_subclass(graph, value, source)
     variable.storage = TupleVariable(_items(graph, value, source), source=source)

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from minidynamo.compat import has_names, is_functorch_wrapped, knows_history
+from minidynamo.compat import has_names, is_functorch_wrapped, is_made_at_run_time, knows_history
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import PLAIN_VALUES, Attr, PlainValue, Source
 from minidynamo.tracer.attributes import instance_dict, is_plain_namespace
@@ -31,8 +31,6 @@ from minidynamo.variables.objects import (
     PythonModuleVariable,
     WeakReferenceVariable,
 )
-
-_HEAP_TYPE = 1 << 9  # CPython's flag of classes made at run time
 
 wrapper(contextvars.ContextVar)(same_object(ContextVarVariable))
 
@@ -117,16 +115,11 @@ def instance_of_subclass(graph: OutputGraph, value: object, source: Source) -> O
 @subclass_wrapper(*PLAIN_VALUES)
 def _value_subclass(graph: OutputGraph, value: Any, source: Source) -> VariableTracker:
     base = next(base for base in type(value).__mro__ if base in PLAIN_VALUES)
-    if is_made_in_c(type(value)):  # numpy's scalars
+    if not is_made_at_run_time(type(value)):  # numpy's scalars
         return opaque(graph, value, source)
     variable = instance_of_subclass(graph, value, source)
     variable.storage = wrap(graph, PLAIN_VALUES[base](value), PlainValue(source, base))
     return variable
-
-
-def is_made_in_c(cls: type) -> bool:
-    """Returns whether a class is written in C, as numpy scalars and the interpreter's structures are."""
-    return cls.__flags__ & _HEAP_TYPE == 0
 
 
 @subclass_wrapper(type)

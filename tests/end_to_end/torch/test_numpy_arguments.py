@@ -194,7 +194,7 @@ def test_the_result_is_over_the_memory_of_the_array():
     [
         (lambda a, x: x * float((a * 2).sum()), array(), "torch.from_numpy"),
         (lambda a, x: x * float(a.sum()), array(), "torch.from_numpy"),
-        (lambda g, x: x + torch.rand(3, generator=g), torch.Generator(), "draw the numbers before"),
+        (lambda g, x: x + torch.rand(3, generator=g), torch.Generator(), "Draw the numbers before"),
     ],
     ids=["arithmetic", "method", "generator"],
 )
