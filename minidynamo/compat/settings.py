@@ -80,9 +80,19 @@ def _clear_frames(error: BaseException) -> None:
                         frame.clear()
 
 
-def _transforms() -> int:
-    """Returns the number of running torch.func transforms."""
-    return len(torch._C._functorch.get_interpreter_stack() or ())
+_functorch = torch._C._functorch
+_LEAVE = {
+    _functorch.TransformType.Grad: _functorch._grad_decrement_nesting,
+    _functorch.TransformType.Jvp: _functorch._jvp_decrement_nesting,
+    _functorch.TransformType.Vmap: _functorch._vmap_decrement_nesting,
+    _functorch.TransformType.Functionalize: _functorch._func_decrement_nesting,
+}
+"""The function that ends a running torch.func transform."""
+
+
+def _transforms() -> list[typing.Any]:
+    """Returns the running torch.func transforms, the innermost last."""
+    return _functorch.get_interpreter_stack() or []
 
 
 def _restore_modes(modes: tuple[list[typing.Any], list[typing.Any]]) -> None:
@@ -105,7 +115,7 @@ def keeping_thread_state() -> typing.Iterator[None]:
     dispatch keys. An interrupt while torch changes them, or an error of torch, may leave some of them changed, for all
     later code of the thread.
     """
-    modes, transforms, level = _modes(), _transforms(), _forward_ad._current_level
+    modes, transforms, level = _modes(), len(_transforms()), _forward_ad._current_level
     derives_forward = torch._C._is_fwd_grad_enabled()
     keys = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
     with torch._C._ForceDispatchKeyGuard(*keys):  # restores the keys at its end
@@ -115,8 +125,9 @@ def keeping_thread_state() -> typing.Iterator[None]:
             _clear_frames(error)
             raise
         finally:
-            if _transforms() > transforms:
-                torch._C._functorch.pop_dynamic_layer_stack_and_undo_to_depth(transforms)
+            # `pop_dynamic_layer_stack_and_undo_to_depth` removes each layer twice in some releases of torch.
+            for running in reversed(_transforms()[transforms:]):
+                _LEAVE[running.key()]()
             while _forward_ad._current_level > level:
                 _forward_ad.exit_dual_level()
             torch._C._set_fwd_grad_enabled(derives_forward)
