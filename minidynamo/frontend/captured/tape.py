@@ -149,10 +149,12 @@ class BackwardTape:
         self.sums[name] = _Sum(terms)
         return result
 
-    def accumulate_grad(self, leaf: Any, before: Any, gradient: Any, has_hooks: Any = None) -> Any:
-        """Records the addition to `.grad` of a leaf."""
+    def accumulate_grad(self, leaf: Any, *given: Any) -> Any:
+        """Records the addition to `.grad` of a leaf. Torch passes the gradient, then whether hooks follow. Releases
+        that pass the earlier `.grad` in front expect the new `.grad` as the result, and older ones expect None."""
+        *before, gradient, _ = given
         self._record(calls.add_to_leaf, (leaf, gradient, False), None)
-        return self._result(leaf)
+        return self._result(leaf) if before else None
 
     def tensor_pre_hook(self, inputs: list[Any], hook: int, i: int) -> list[Any]:
         """Records a hook of a tensor."""
