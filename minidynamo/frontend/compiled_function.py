@@ -309,6 +309,9 @@ class CompiledFunction:
         dispatcher.next_number = max(dispatcher.next_number, *(d.next_number for _, d in siblings), 0)
         profile = self._profile(point)
         profile.add_numbers(record.profiles[point] for record, _ in siblings if point in record.profiles)
+        profile.items.look_into(dict(zip(dispatcher.parameters, values)))
+        for failures in dispatcher.misfits:
+            profile.items.learn(failures)
         publish("compile_start", dispatcher.name)
         try:
             with self._timed(), collected() as texts:

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from minidynamo.guards.varying_items import VaryingItems
+
 # The values of a size, stride or number so far: a single value, a text such as "S(1)" for a stride that equals size
 # times stride of that dimension, or None for several values.
 Fact = int | float | str | None
@@ -66,6 +68,8 @@ class FrameProfile:
     #: whether the frame follows a graph break, or is called at a graph break; loops around such a frame pass it
     #: different texts, functions and enum members
     is_inner: bool = False
+    #: items of sequences whose kind varies
+    items: VaryingItems = field(default_factory=VaryingItems)
 
     def has_varied(self) -> bool:
         """Returns whether some size, stride or number is symbolic."""
@@ -93,6 +97,7 @@ class FrameProfile:
         """Merges another profile of the frame point."""
         together = joined(self, other)
         self.numbers, self.tensors = together.numbers, together.tensors
+        self.items.add(other.items)
 
     def add_numbers(self, others: Iterable[FrameProfile]) -> None:
         """Merges the numbers, but no sizes, of the profiles of equal callables."""

@@ -34,9 +34,31 @@ class GuardFailure:
     actual: str
     #: the fix
     advice: str
+    #: the actual value's kind, as of `kind_of`
+    found: object = None
+
+    @property
+    def kind(self) -> object:
+        """The kind that the guard expects; `object` for any kind but None."""
+        guard = self.guard
+        if guard.kind is GuardKind.NOT_NONE:
+            return object
+        if guard.kind in (GuardKind.TYPE, GuardKind.TENSOR) and guard.kind.value.cls is not None:
+            return guard.kind.value.cls(guard.expected)
+        return kind_of(guard.expected)
+
+    @property
+    def differs_in_kind(self) -> bool:
+        """True if the actual value has another kind."""
+        return self.kind is not self.found
 
     def __str__(self) -> str:
         return f"{self.guard.subject()}: expected {self.expected}, got {self.actual}"
+
+
+def kind_of(value: object) -> object:
+    """Returns the kind of a value: its class, and for True and False the value itself."""
+    return value if isinstance(value, bool) else type(value)
 
 
 def failures(guards: Sequence[Guard], arguments: Mapping[str, Any], backend: object = None) -> list[GuardFailure]:
@@ -82,7 +104,7 @@ def _failure(guard: Guard, arguments: Mapping[str, Any], backend: object) -> Gua
         actual = "nothing there" if found is MISSING else guard.kind.value.actual(guard.expected, found)
     except (AttributeError, TypeError):  # a value of a type that the guard cannot describe
         actual = brief(found)
-    return GuardFailure(guard, guard.expectation(), actual, advice)
+    return GuardFailure(guard, guard.expectation(), actual, advice, kind_of(found))
 
 
 Misfits = Sequence[Sequence[GuardFailure]]

@@ -315,6 +315,11 @@ class Shapes:
                     if self._compared(expr) is None:
                         self.on_fixed(source, value)
 
+    def kind_varies(self, source: Source) -> bool:
+        """Returns whether the kind of the value at a source differs from call to call."""
+        items = self._profile.items
+        return bool(items.patterns) and self._profile.dynamic is not False and items.has(source)
+
     def _has_varied(self, source: Source) -> bool:
         numbers, texts = self._profile.numbers, self._profile.texts
         names = map(stable_name, (source, *source.bases()))

@@ -9,6 +9,7 @@ profile is a guess: the effect of the instruction at the break is unknown. A wro
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from types import CodeType, FunctionType, MethodType
 from typing import Any
@@ -22,6 +23,7 @@ from minidynamo.compat import module_call
 from minidynamo.guards.profile import NEEDS_CONSTANT, Fact, FrameProfile, relative_strides
 from minidynamo.guards.shapes import Shapes
 from minidynamo.guards.source import Attr, CellContents, Item, Local, Source, global_source, stable_name
+from minidynamo.guards.varying_items import VaryingItems, fits, joined
 from minidynamo.tracer.lazy.lazy_dicts import LazyDict
 from minidynamo.tracer.lazy.lazy_lists import LazyList
 from minidynamo.tracer.records.constants import as_constant
@@ -44,7 +46,10 @@ def predicted(traced: TracedFrame, cut: Break, following: FramePoint, profile: F
     for name, value in _values_by_parameter(cut, following).items():
         found.add(value, Local(name))
     if cut.diagnostic.code == NEEDS_CONSTANT:  # the instruction changes the number
-        found.facts.numbers |= dict.fromkeys((stable_name(Local(name)) for name in _pushed(cut, following)), None)
+        pushed = _pushed(cut, following)
+        found.facts.numbers |= dict.fromkeys((stable_name(Local(name)) for name in pushed), None)
+        if profile.items.patterns:
+            found.facts.items.computed.update(pushed)
     return found.facts
 
 
@@ -191,12 +196,15 @@ class _Facts:
     def __init__(self, traced: TracedFrame, profile: FrameProfile) -> None:
         numbers: dict[str, Fact] = {name: fact for name, fact in profile.numbers.items() if fact is None}
         tensors = {name: parts for name, parts in profile.tensors.items() if None in (*parts[0], *parts[1])}
-        self._known = FrameProfile(numbers=numbers, tensors=tensors)
+        self._known = FrameProfile(numbers=numbers, tensors=tensors, items=profile.items)
         # External values keep their names after the break.
         self.facts = FrameProfile(
             numbers={name: fact for name, fact in numbers.items() if "L[" not in name},
             tensors={name: parts for name, parts in tensors.items() if "L[" not in name},
+            items=VaryingItems({name for name in profile.items.patterns if "L[" not in name}),
         )
+        # The pattern of each group of moved items: by the old pattern, and the new name without positions.
+        self._moved: dict[tuple[str, str], str] = {}
         self._shapes = traced.shapes
         self._side_effects = traced.side_effects
         self._seen: set[tuple[VariableTracker, Source]] = set()
@@ -235,6 +243,14 @@ class _Facts:
         for name, parts in self._known.tensors.items():
             if _is_within(name, old):
                 self.facts.tensors[new + name[len(old) :]] = parts
+        for pattern in self._known.items.patterns:
+            if _is_within(pattern, old):
+                self.facts.items.patterns.add(new + pattern[len(old) :])
+            elif fits(pattern, old):
+                group = pattern, _POSITION.sub("[*]", new)
+                before, self._moved[group] = self._moved.get(group, ""), joined(self._moved.get(group, ""), new)
+                self.facts.items.patterns.discard(before)
+                self.facts.items.patterns.update([self._moved[group]] if before else [])
 
     def _add_fact(self, value: TensorVariable | NumberVariable, name: str, shapes: Shapes) -> None:
         if isinstance(value, NumberVariable):
@@ -266,4 +282,5 @@ def _current(number: int | torch.SymInt) -> int:
 
 
 # A limit for large frames: later values are not predicted.
-_MOST_VALUES = 500
+_MOST_VALUES = 2000
+_POSITION = re.compile(r"\[\d+\]")

@@ -43,6 +43,7 @@ from minidynamo.guards.profile import FrameProfile
 from minidynamo.guards.shapes import Shapes
 from minidynamo.guards.source import Computed, Constant, Result, Size, Source, TensorFact, is_new_each_read
 from minidynamo.guards.values import ClassChecks
+from minidynamo.guards.varying_items import OF_KINDS
 from minidynamo.tracer.graph.arguments import Arguments, NotInGraph
 from minidynamo.tracer.graph.constant_folding import folded
 from minidynamo.tracer.graph.dead_code import remove_dead_code
@@ -88,6 +89,8 @@ class OutputGraph:
         self.may_break = True  # at a graph break
         # Called with the source of a number, and the number, before it is specialized.
         self.on_specialize: Callable[[Source, object], object] = lambda source, value: None
+        # Called before a guard on a kind that differs from call to call.
+        self.on_kind: Callable[[Source], object] = lambda source: None
         self._open = OpenGraphs()
         self._guards = GuardList(where)
         self.shapes = Shapes(FrameProfile(dynamic=False) if profile is None else profile, where)
@@ -132,6 +135,8 @@ class OutputGraph:
 
     def guard(self, source: Source, kind: GuardKind, expected: object) -> None:
         """Installs a guard, once."""
+        if kind in OF_KINDS and self.shapes.kind_varies(source):
+            self.on_kind(source)
         self._guards.install(source, kind, expected)
 
     def hold_certain(self, source: Source, kinds: frozenset[GuardKind] | None = None) -> None:

@@ -407,3 +407,96 @@ def test_turns_that_look_at_no_item_count(container):
     for n in (3, 2, 0, 4, 3):
         assert torch.equal(compiled(container([None] * n), torch.zeros(3)), torch.full((3,), float(n)))
     assert compiled.stats.compiles == 4
+
+
+class Shape:
+    pass
+
+
+class Round(Shape):
+    pass
+
+
+def some_of(makers, number):
+    """Returns a list of values of two makers, which alternate in another way for each number."""
+    return [makers[(number * k // 3) % 2]() for k in range(12)]
+
+
+def nothing():
+    return None
+
+
+def pair():
+    return torch.ones(2)
+
+
+class Kinds:
+    """Programs that decide by the kind of each item; each takes a tensor and a number, which chooses the kinds."""
+
+    def items_that_are_none(number):
+        items = some_of((pair, nothing), number)
+
+        def f(items):
+            mask = torch.tensor(tuple(map(lambda item: item is not None, items)))  # noqa: C417
+            return torch.cat([item for item in items if item is not None]).sum() * mask
+
+        return f, (items,)
+
+    def fields_that_are_none(number):
+        items = [(torch.ones(1), item) for item in some_of((pair, nothing), number)]
+
+        def f(items):
+            first, second = zip(*items)
+            present = [item for item in second if item is not None]
+            return torch.cat(first).sum() + torch.stack(present).sum(0)
+
+        return f, (items,)
+
+    def objects_of_two_classes(number):
+        def f(x, items):
+            for item in items:
+                x = x + 1 if isinstance(item, Round) else x * 2
+            return x.cos()
+
+        return f, (torch.ones(2), some_of((Shape, Round), number))
+
+    def flags(number):
+        def f(x, flags):
+            x = x.sin()
+            for flag in flags:
+                x = x + 1 if flag else x * 2
+            return x.cos()
+
+        return f, (torch.ones(2), some_of((bool, lambda: True), number))
+
+
+@pytest.mark.parametrize("program", rows_of(Kinds))
+def test_kinds_of_items_that_vary_are_left_to_python(program):
+    f, _ = program(2)
+    compiled, compiles = minidynamo.compile(f, backend="eager"), []
+    for number in (1, 2, 3, 4, 5, 7, 8, 9, 10, 11):
+        assert torch.equal(compiled(*program(number)[1]), f(*program(number)[1]))
+        compiles.append(compiled.stats.compiles)
+    assert compiles[3] == compiles[-1], compiles
+    assert compiled.stats.fallbacks == 0 and compiled.stats.graph_breaks > 0
+
+
+@pytest.mark.parametrize("options", [{"fullgraph": True}, {"dynamic": False}])
+def test_each_combination_of_kinds_has_a_version_if_the_options_ask(options):
+    f, _ = Kinds.objects_of_two_classes(2)
+    compiled = minidynamo.compile(f, backend="eager", **options)
+    for number in (2, 4, 5):
+        arguments = Kinds.objects_of_two_classes(number)[1]
+        assert torch.equal(compiled(*arguments), f(*arguments))
+    assert compiled.stats.graph_breaks == 0 and compiled.stats.compiles == 3
+
+
+def test_caches_that_are_filled_once_break_no_graph():
+    def f(x, caches):
+        return sum(x if cache is None else x * cache for cache in caches)
+
+    compiled, x = minidynamo.compile(f, backend="eager"), torch.ones(2)
+    filled = [torch.ones(2)] * 8
+    for caches in ([None] * 10, [*filled, None, None], [*filled, None, None]):
+        assert torch.equal(compiled(x, caches), f(x, caches))
+    assert compiled.stats.compiles == 2 and compiled.stats.graph_breaks == 0

@@ -1,0 +1,84 @@
+"""Owns the record of items whose kind differs from call to call: None or a tensor, True or False, one class or another.
+
+A loop that decides by the kind of each item needs a version for each combination of kinds, so the graph ends before the
+code that reads such an item (`tracer/capture/trace.py`). Numbers and sizes that vary are in `profile.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from minidynamo.guards.guard import GuardKind
+from minidynamo.guards.recompiles import GuardFailure
+from minidynamo.guards.source import Local, Source, stable_name
+
+# Guards on the kind of a value.
+OF_KINDS = frozenset({GuardKind.TYPE, GuardKind.IDENTITY, GuardKind.EQUALS, GuardKind.NOT_NONE})
+LEAST_ITEMS = 9  # of computed data
+
+
+@dataclass
+class VaryingItems:
+    """The items whose kind varies, of the values of one frame point."""
+
+    #: names of items, with `*` for each position that varies: `L['batch'][*][2]`
+    patterns: set[str] = field(default_factory=set)
+    #: arguments that Python computes from such items
+    computed: set[str] = field(default_factory=set)
+
+    def add(self, other: VaryingItems) -> None:
+        """Adds the items of another record."""
+        self.patterns |= other.patterns
+        self.computed |= other.computed
+
+    def learn(self, failures: Iterable[GuardFailure]) -> None:
+        """Adds items whose kinds vary: a version expects different kinds at several positions, and a call has another
+        kind at each. `failures` are those of one version.
+
+        Items that all change in the same way, such as caches that are None in the first call only, need one more
+        version."""
+        groups: dict[tuple[str, ...], list[GuardFailure]] = {}
+        for failure in failures:
+            if failure.guard.kind in (*OF_KINDS, GuardKind.TENSOR) and failure.differs_in_kind:
+                groups.setdefault(tuple(_tokens(stable_name(failure.guard.source))[::2]), []).append(failure)
+        for group in groups.values():
+            pattern = ""
+            for failure in group:
+                pattern = joined(pattern, stable_name(failure.guard.source))
+            if len({failure.kind for failure in group}) > 1 and "[*]" in pattern:
+                self.patterns.add(pattern)
+
+    def look_into(self, arguments: Mapping[str, object]) -> None:
+        """Adds the items of computed lists and tuples, now that the arguments are known. A short one is a structure,
+        such as several results."""
+        for name in self.computed:
+            value = arguments.get(name)
+            if isinstance(value, list | tuple) and len(value) >= LEAST_ITEMS:
+                self.patterns.add(f"{stable_name(Local(name))}[*]")
+        self.computed.clear()
+
+    def has(self, source: Source) -> bool:
+        """Returns whether the kind of the value at a source varies."""
+        return any(fits(pattern, stable_name(source)) for pattern in self.patterns)
+
+
+def fits(pattern: str, name: str) -> bool:
+    """Returns whether a name fits a pattern."""
+    expected, found = _tokens(pattern), _tokens(name)
+    return len(expected) == len(found) and all(part in ("*", other) for part, other in zip(expected, found))
+
+
+def joined(pattern: str, name: str) -> str:
+    """Returns the pattern that fits a name and everything that `pattern` fits. Both have the same number of positions;
+    "" fits nothing."""
+    if not pattern:
+        return name
+    parts = [one if one == other else "*" for one, other in zip(_tokens(pattern), _tokens(name))]
+    return "".join(f"[{part}]" if number % 2 else part for number, part in enumerate(parts))
+
+
+def _tokens(name: str) -> Sequence[str]:
+    """Splits a name, or a pattern, at its positions: texts at even places, positions at odd places."""
+    return re.split(r"\[(\d+|\*)\]", name)
