@@ -35,6 +35,10 @@ from minidynamo.variables.containers import DictVariable, ListVariable, NewEntri
 from minidynamo.variables.objects import ModuleVariable, OpaqueVariable
 from minidynamo.variables.tensors import ItemVariable, TensorVariable
 
+# The codes of breaks whose instruction returns another number or text in each call, which it computes from tensors or
+# from a number that varies.
+_VARYING_RESULTS = (NEEDS_CONSTANT, "MD230", "MD234")
+
 Args = Sequence[VariableTracker]
 Kwargs = Mapping[str, VariableTracker]
 
@@ -45,7 +49,7 @@ def predicted(traced: TracedFrame, cut: Break, following: FramePoint, profile: F
     found = _Facts(traced, profile)
     for name, value in _values_by_parameter(cut, following).items():
         found.add(value, Local(name))
-    if cut.diagnostic.code == NEEDS_CONSTANT:  # the instruction changes the number
+    if cut.diagnostic.code in _VARYING_RESULTS:
         pushed = _pushed(cut, following)
         found.facts.numbers |= dict.fromkeys((stable_name(Local(name)) for name in pushed), None)
         if profile.items.patterns:

@@ -124,3 +124,30 @@ def test_texts_in_a_loop_are_read_in_the_order_of_the_program():
         return texts, x
 
     assert_same_as_eager(fn, vector)
+
+
+PRINTED = {
+    "a tensor": lambda y: f"loss {y.sum()}",
+    "a number in a tensor": lambda y: f"loss {y.sum().item():.4f}",
+    "str": lambda y: "loss " + str(y.sum()),
+    "percent": lambda y: "loss %s" % y.sum(),
+    "a percent format": lambda y: "loss %.3f" % y.sum(),
+    "format": lambda y: "loss {:.3f}".format(y.sum().item()),
+    "two": lambda y: f"loss {y.sum()} of {y.mean()}",
+}
+
+
+@pytest.mark.parametrize("text", PRINTED.values(), ids=PRINTED)
+def test_a_printed_text_is_no_reason_to_compile_again(text, capsys):
+    def fn(x):
+        y = x.sin()
+        print(text(y))
+        return y * 2
+
+    compiled = minidynamo.compile(fn, backend="eager")
+    for number in range(4):
+        x = vector() + number
+        assert torch.equal(compiled(x), fn(x))
+        shown, expected = capsys.readouterr().out.splitlines()
+        assert shown == expected
+    assert compiled.stats.recompiles == 0
