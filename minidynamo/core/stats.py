@@ -132,7 +132,7 @@ class Stats:
         happened = (
             f"{counted(self.hits, 'hit')}, {counted(self.misses, 'miss')}, {counted(self.recompiles, 'recompile')}"
         )
-        happened += f", {counted(self.graph_failures, 'failed graph')}" if self.graph_failures else ""
+        happened += f", {counted(self.graph_failures, 'graph failure')}" if self.graph_failures else ""
         return f"{counted(self.calls, 'call')}{frames}, {happened}{guards}"
 
 

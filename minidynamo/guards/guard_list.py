@@ -72,7 +72,7 @@ class GuardList:
         return (GuardKind.HAS_KEY, item.key) in known
 
     def _is_certain(self, source: Source, kind: GuardKind) -> bool:
-        known = [self.certain[place] for place in (source, *source.bases()) if place in self.certain]
+        known = [self.certain[part] for part in (source, *source.bases()) if part in self.certain]
         return any(kinds is None or kind in kinds for kinds in known)
 
     def install(self, source: Source, kind: GuardKind, expected: Any) -> None:

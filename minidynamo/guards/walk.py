@@ -141,8 +141,8 @@ class _Tree:
         row, source = guard.kind.value, guard.source
         is_below = source.depth() or (row.reads_dictionary and isinstance(source, Constant))
         step = row.step(self._reader, source, guard.expected) if is_below else None
-        place = Attr(source, "__dict__") if row.reads_dictionary else source
-        visit = self.visit(place) if step is not None else None
+        start = Attr(source, "__dict__") if row.reads_dictionary else source
+        visit = self.visit(start) if step is not None else None
         if step is None or visit is None:
             return False
         visit.checks.append((guard, step))

@@ -133,18 +133,18 @@ def is_stable(source: Source) -> bool:
 
 
 def guard_alias(graph: OutputGraph, value: object, known: VariableTracker, source: Source | None) -> None:
-    place = known.source
+    known_source = known.source
     # Functions in arguments are guarded by code alone, unless identity matters.
-    by_code = isinstance(known, FunctionVariable) and place is not None and not is_stable(place)
-    if by_code and source is None and place is not None:
-        graph.guard(place, GuardKind.IDENTITY, value)
-    if source is None or source == place:
+    by_code = isinstance(known, FunctionVariable) and known_source is not None and not is_stable(known_source)
+    if by_code and source is None and known_source is not None:
+        graph.guard(known_source, GuardKind.IDENTITY, value)
+    if source is None or source == known_source:
         return
-    graph.values.place(source, known)
+    graph.values.record(source, known)
     if isinstance(known, FunctionVariable | BuiltinVariable | ClassVariable | PythonModuleVariable) and not by_code:
         graph.guard(source, GuardKind.IDENTITY, value)
-    elif place is not None:
-        graph.guard(source, GuardKind.SAME_OBJECT, place)
+    elif known_source is not None:
+        graph.guard(source, GuardKind.SAME_OBJECT, known_source)
 
 
 def _wrapper(cls: type) -> Wrapper:
@@ -165,7 +165,7 @@ def constant(graph: OutputGraph, value: Any, source: Source | None) -> VariableT
         if not isinstance(source, Computed):
             graph.guard(source, GuardKind.TYPE, type(value))
         number = graph.integer(value, source) if isinstance(value, int) else graph.floating(value, source)
-        graph.values.place(source, number)
+        graph.values.record(source, number)
         return number
     if isinstance(value, enum.Enum):
         guard_names(graph, type(value))
@@ -187,7 +187,7 @@ def constant(graph: OutputGraph, value: Any, source: Source | None) -> VariableT
     )
     variable = ConstantVariable(value, source=source, on_read=read)
     graph.guard(source, kind if read is None else GuardKind.TYPE, value if read is None else type(value))
-    graph.values.place(source, variable)
+    graph.values.record(source, variable)
     return variable
 
 
@@ -197,14 +197,19 @@ def _varying_slice(graph: OutputGraph, value: slice, source: Source) -> SliceVar
     parts = (value.start, value.stop, value.step)
     if not all(part is None or type(part) is int for part in parts):
         return None
-    places = [Computed(f"{{0}}.{name}", (source,)) for name in ("start", "stop", "step")]
-    varies = [part is not None and graph.shapes.varies(place, part, source) for place, part in zip(places, parts)]
+    part_sources = [Computed(f"{{0}}.{name}", (source,)) for name in ("start", "stop", "step")]
+    varies = [
+        part is not None and graph.shapes.varies(part_source, part, source)
+        for part_source, part in zip(part_sources, parts)
+    ]
     if not any(varies):
         return None
     graph.guard(source, GuardKind.TYPE, slice)
-    for place, part in zip(places, parts):
-        graph.guard(place, GuardKind.TYPE, type(part))
-    variable = SliceVariable(*(wrap(graph, part, place) for place, part in zip(places, parts)), source=source)
+    for part_source, part in zip(part_sources, parts):
+        graph.guard(part_source, GuardKind.TYPE, type(part))
+    variable = SliceVariable(
+        *(wrap(graph, part, part_source) for part_source, part in zip(part_sources, parts)), source=source
+    )
     graph.values.remember(value, variable)
     return variable
 

@@ -77,7 +77,7 @@ class _Planner:
         self.traced = [*trace.outputs, *trace.intermediates]
         self.views: dict[int, int] = {}
         nodes = [*trace.graph.nodes]
-        self.order = {node: place for place, node in enumerate(nodes)}
+        self.order = {node: position for position, node in enumerate(nodes)}
         computed = ancestors(alias_set.node for alias_set in trace.alias_sets if alias_set.node is not None)
         self.last_computed = max(
             (self.order[n] for n in computed if n.op == "call_function" and not _is_view(n)), default=0
@@ -106,8 +106,8 @@ class _Planner:
         for traced in self.traced:
             if traced.source is not None:
                 self.add_view(traced.source)
-        for place, traced in enumerate(self.trace.outputs):
-            known = self.views.get(place)
+        for position, traced in enumerate(self.trace.outputs):
+            known = self.views.get(position)
             plan = self.output(traced) if known is None else OutputPlan("view", known)
             self.results.outputs.append(replace(plan, early=self.is_early(traced, plan)))
         return self.results

@@ -66,7 +66,7 @@ def lay_out_channels_last(
         new_backward = copied(backward)
         saved: Any = new_forward.graph.output_node().args[0]
         inputs = new_backward.graph.find_nodes(op="placeholder")
-        arguments = {inputs[place]: saved[position].meta["val"] for place, position in kept.items()}
+        arguments = {inputs[given]: saved[position].meta["val"] for given, position in kept.items()}
         _lay_out(new_backward.graph, arguments, None, count)
     return (new_forward, new_backward) if 2 * count.copied <= count.images else None
 

@@ -120,15 +120,15 @@ def partition(joint: Joint, save_policy: SavePolicy | None = None) -> Partition:
     """Splits a joint graph. `save_policy` and `config.activation_budget` influence the choice of saved tensors."""
     forward = joint.forward
     seen = {*joint.writable_by_caller, *forward.results}
-    held = {new: place for new, place in final_values(forward.writes).items() if new not in seen}
+    held = {new: given for new, given in final_values(forward.writes).items() if new not in seen}
     network = Network(joint, held)
     choices = PolicyChoices() if save_policy is None else network.choices(save_policy)
     choices = choices.with_eager_choices(joint.eager)
-    placed = _with_sources(forward, network.cut_within(config.activation_budget, choices), held)
-    saved, rest = [n for _, n in placed], [n for kind, n in placed if kind == "extra"]
+    by_kind = _with_sources(forward, network.cut_within(config.activation_budget, choices), held)
+    saved, rest = [n for _, n in by_kind], [n for kind, n in by_kind if kind == "extra"]
     kinds = {"input": forward.inputs, "result": forward.results, "extra": rest}
     positions = {kind: {n: i for i, n in reversed([*enumerate(nodes)])} for kind, nodes in kinds.items()}
-    sources = [(kind, positions[kind][held.get(n, n)]) for kind, n in placed]
+    sources = [(kind, positions[kind][held.get(n, n)]) for kind, n in by_kind]
     returned = [node for position, node in enumerate(forward.results) if position not in joint.results_in_inputs]
     backward = backward_graph(forward.graph, saved, joint.tangents, joint.gradients, forward.backward_only)
     dying = {*rest, *forward.results, *joint.tangents} - {*forward.inputs, *held}
@@ -151,8 +151,8 @@ def _with_sources(forward: Forward, cut: Sequence[fx.Node], held: Collection[fx.
     returned = [n for n in cut if n in results and n not in held_or_lost]
     stored = {*from_inputs, *returned}
     rest = [n for n in cut if n not in stored]
-    placed = [("input", n) for n in from_inputs] + [("result", n) for n in returned] + [("extra", n) for n in rest]
-    return sorted(placed, key=lambda place: is_number(place[1]))
+    by_kind = [("input", n) for n in from_inputs] + [("result", n) for n in returned] + [("extra", n) for n in rest]
+    return sorted(by_kind, key=lambda saved: is_number(saved[1]))
 
 
 def _whole(node: fx.Node, others: Collection[fx.Node]) -> fx.Node:

@@ -360,9 +360,9 @@ class GraphLowering:
         """Yields the layouts of the results that no node reads."""
         value = node.meta.get("val")
         taken = {user.args[1] for user in node.users if user.target is operator.getitem}
-        for place, item in enumerate(value) if isinstance(value, (tuple, list)) else ():
-            layout = self._layout(f"{name}_{place}", item)
-            if place not in taken and layout is not None:
+        for index, item in enumerate(value) if isinstance(value, (tuple, list)) else ():
+            layout = self._layout(f"{name}_{index}", item)
+            if index not in taken and layout is not None:
                 yield layout
 
     def materialize(self, node: fx.Node, *, output: bool = False) -> str:
@@ -463,14 +463,14 @@ class GraphLowering:
             self.values[node] = value
         return True
 
-    def _record_write(self, place: Buffer, value: Value) -> bool:
+    def _record_write(self, target: Buffer, value: Value) -> bool:
         """Records a write to an input if the elements of the value have the memory order of the input; returns whether
         it did."""
-        new, window = value.buffer, Value.whole(place)
-        alike = (new.dtype, new.numel, value.shape) == (place.dtype, place.numel, place.shape) and is_dense(place)
-        if not alike or flatten(value.index, new.stride) != flatten(window.index, place.stride):
+        new, window = value.buffer, Value.whole(target)
+        alike = (new.dtype, new.numel, value.shape) == (target.dtype, target.numel, target.shape) and is_dense(target)
+        if not alike or flatten(value.index, new.stride) != flatten(window.index, target.stride):
             return False
-        self.writes.append(Write(place.name, new.name, self.calls))
+        self.writes.append(Write(target.name, new.name, self.calls))
         return True
 
     def _is_computed(self, buffer: Buffer) -> bool:

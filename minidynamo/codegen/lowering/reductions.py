@@ -19,7 +19,7 @@ from minidynamo.codegen.lowering.registry import Value, add, lowering
 
 Dims = int | Sequence[int] | None
 
-FEW_PLACES = 256
+FEW_RESULTS = 256
 """Fewer results than this do not keep a GPU busy. A fold for a position cannot be cut into chunks; a fold for the
 extreme value and a fold for the first position of this value can be."""
 
@@ -107,12 +107,12 @@ def _extreme_with_position(
         return value, builder.reduce(f"arg{combine}", lambda v: v, x, dims=dims, keepdim=keepdim, dtype=torch.int64)
     n = count(x, dims)
     dtype = torch.int32 if known_less(n, 2**31) else torch.int64
-    place = builder.compute(x.shape, lambda at: number(at[dims[0]], dtype))
+    position = builder.compute(x.shape, lambda at: number(at[dims[0]], dtype))
 
     def found(v: V, m: V, i: V) -> V:
         return where(v.eq(m) | v.ne(v) if v.dtype.is_floating_point else v.eq(m), i, n)
 
-    first = builder.reduce("min", found, x, value, place, dims=dims, keepdim=keepdim, dtype=dtype)
+    first = builder.reduce("min", found, x, value, position, dims=dims, keepdim=keepdim, dtype=dtype)
     flat = builder.map(lambda m: m, value.reshape(first.shape), dtype=x.dtype)
     return flat, builder.map(lambda k: k.to(torch.int64), first)
 
@@ -121,10 +121,14 @@ def lower_position(combine: str, builder: Builder, x: Value, dim: int | None = N
     """Computes the position of the first largest or smallest element."""
     dims = folded(x, dim)
     _require_elements(x, dims)
-    if builder.target == "triton" and x.shape and hint(product(builder.out.shape)) < FEW_PLACES <= hint(count(x, dims)):
+    if (
+        builder.target == "triton"
+        and x.shape
+        and hint(product(builder.out.shape)) < FEW_RESULTS <= hint(count(x, dims))
+    ):
         flat_x = x.reshape((count(x, dims),)) if dim is None else x
-        place = _extreme_with_position(combine, builder, flat_x, folded(flat_x, dim), True)[1]
-        return builder.map(lambda p: p, place.reshape(builder.out.shape))
+        position = _extreme_with_position(combine, builder, flat_x, folded(flat_x, dim), True)[1]
+        return builder.map(lambda p: p, position.reshape(builder.out.shape))
     return builder.reduce(f"arg{combine}", lambda v: v, x, dims=dims, keepdim=keepdim)
 
 

@@ -144,7 +144,7 @@ class _Search:
         self.placements[write.value] = before
         return self.place(earlier)
 
-    def _names(self, place: str, position: int, live: Liveness) -> set[str]:
+    def _names(self, memory: str, position: int, live: Liveness) -> set[str]:
         """Returns the names through which a step reads the memory of an input or value."""
         call = self.schedule[position]
         found = (
@@ -152,14 +152,14 @@ class _Search:
             if isinstance(call, Kernel)
             else {*reads(call)}
         )
-        return {name for name in found if place in live.owners(name)}
+        return {name for name in found if memory in live.owners(name)}
 
-    def _is_written(self, place: str, position: int, live: Liveness) -> bool:
+    def _is_written(self, memory: str, position: int, live: Liveness) -> bool:
         """Returns whether a step writes to the memory of an input."""
         call = self.schedule[position]
         written = call.mutates if isinstance(call, Extern) else ()
         written = (*written, *defined(call)) if isinstance(call, Kernel) or call.out in self.input_of else written
-        return any(place in (*live.owners(name), self.input_of.get(name)) for name in written)
+        return any(memory in (*live.owners(name), self.input_of.get(name)) for name in written)
 
 
 def _is_copy(node: Node, program: LoopProgram) -> bool:

@@ -281,14 +281,14 @@ class _KernelPrinter(CppExpressions):
 
         GCC would move such a read into the branch that needs it, and then would not vectorize the loop.
         """
-        place = var.name if first == "0" else f"{var.name} - {first}"
+        offset = var.name if first == "0" else f"{var.name} - {first}"
         for e in reads_across(body, var):
             if e not in self.hoisted:
                 name = f"r_{next(self.read_before)}"
                 self.lines(f"{STORED[e.dtype]} {name}[{block}];")
                 with self.lines.block(_for(var.name, first, after), "}"):
-                    self.lines(f"{name}[{place}] = p_{e.buffer}[{self.index(e.index[0])}];")
-                self.hoisted[e] = read(f"{name}[{place}]", e.dtype)
+                    self.lines(f"{name}[{offset}] = p_{e.buffer}[{self.index(e.index[0])}];")
+                self.hoisted[e] = read(f"{name}[{offset}]", e.dtype)
 
     def nest(self, loop: Loop) -> None:
         """Prints a loop with axes: starts the folds, runs the axes, the innermost in vector lanes, and ends the
@@ -364,8 +364,8 @@ class _KernelPrinter(CppExpressions):
                 self.lines(f"{self.kept(s, loop)} = {stored(f'v_{s.name}', s.value.dtype)};")
 
     def kept(self, s: Let, loop: Loop) -> str:
-        place = flatten([as_index(v) for v in loop.axes], row_major([v.extent for v in loop.axes]))
-        return f"k_{s.name}[{self.index(place)}]"
+        offset = flatten([as_index(v) for v in loop.axes], row_major([v.extent for v in loop.axes]))
+        return f"k_{s.name}[{self.index(offset)}]"
 
     def end(self, loop: Loop, folds: Sequence[Fold]) -> None:
         """Names the values that later loops read."""

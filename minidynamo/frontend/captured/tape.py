@@ -299,9 +299,9 @@ class BackwardTape:
     def _number(self, hook: int, context: Any, index: int) -> Any:
         """Returns a symbol for a number in the context of a node."""
         number = self._symbol(context.numbers[index])
-        name, place = Name(compat.text_of_number(number)), Name(f"hooks[{hook}].numbers[{index}]")
+        name, number_text = Name(compat.text_of_number(number)), Name(f"hooks[{hook}].numbers[{index}]")
         self.contexts.append(hook)
-        self.statements.append(Statement(self.node, calls.same, (place,), name))
+        self.statements.append(Statement(self.node, calls.same, (number_text,), name))
         return number
 
     def _constant_tensor(self, value: torch.Tensor) -> torch.Tensor:

@@ -242,5 +242,5 @@ def _delete_own(tx: Tracer, obj: ObjectVariable, name: str, *, is_slot: bool) ->
 def _empty(cls: type, *slots: str) -> object:
     """Returns an object for which Python raises the same AttributeErrors as for an instance of `cls`."""
     own = {"__setattr__": None} if isinstance(cls.__setattr__, types.FunctionType) else {}
-    places = (*slots, "__dict__") if cls.__dictoffset__ else slots
-    return type(cls.__name__, (), {"__slots__": places, **own})()
+    names = (*slots, "__dict__") if cls.__dictoffset__ else slots
+    return type(cls.__name__, (), {"__slots__": names, **own})()

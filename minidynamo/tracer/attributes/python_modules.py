@@ -77,7 +77,7 @@ def _globals_of(tx: Tracer, obj: PythonModuleVariable) -> VariableTracker:
         if tx.graph.claim_namespace(namespace, obj) is not obj:
             tx.break_graph("MD206", "the dictionary of a module is used, and is also passed as a dict")
         items: Any = ModuleItems(tx, namespace, is_trusted_module(namespace.get("__name__")))
-        obj.namespace = NamespaceVariable(items, source=items.place, owner=obj)
+        obj.namespace = NamespaceVariable(items, source=items.source, owner=obj)
     return obj.namespace
 
 

@@ -110,8 +110,8 @@ class Cuts:
         around = [i for i in frame.instructions if i.opname == "FOR_ITER" and i.index <= here.index < (i.target or 0)]
         if any(called.code.co_name in _COMPREHENSIONS for called in frame.tx.frames[1:2]):
             around.append(here)
-        places = [location(frame.code, i.index) for i in around]
-        cuts = [self._unrolled.get((place.filename, place.lineno, "")) for place in places]
+        loops = [location(frame.code, i.index) for i in around]
+        cuts = [self._unrolled.get((loop.filename, loop.lineno, "")) for loop in loops]
         return [cut for cut in cuts if cut is not None]
 
     def escaping(self, roots: Iterable[VariableTracker]) -> list[VariableTracker]:

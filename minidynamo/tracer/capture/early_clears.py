@@ -38,8 +38,8 @@ def find_early_clears(
     return tuple(sorted(found, key=_from_the_end))
 
 
-def _from_the_end(place: EarlyClear) -> tuple[bool, int]:
-    key = place.key if isinstance(place.key, int) else 0
+def _from_the_end(clear: EarlyClear) -> tuple[bool, int]:
+    key = clear.key if isinstance(clear.key, int) else 0
     return (key >= 0, -abs(key))
 
 
@@ -59,9 +59,9 @@ def _owner(effect: Effect) -> Source | None:
 
 def _emptied(given: GraphInput, effects: Iterable[Effect]) -> Iterator[EarlyClear]:
     """Yields the slot of a graph input, if an effect on the owner of the slot clears it."""
-    place = given.source
+    source = given.source
     for effect in effects:
-        match effect, place:
+        match effect, source:
             case ContentsChanged(container), Item(key=key) | StorageItem(key=key):
                 items = getattr(container, "items", None)
                 removed = items.cleared(key) if isinstance(items, LazyList | LazyDict) else None
@@ -78,7 +78,7 @@ def _emptied(given: GraphInput, effects: Iterable[Effect]) -> Iterator[EarlyClea
             case _:
                 removed = None
         if removed is not None:
-            is_slot = isinstance(place, Attr | CellContents)
+            is_slot = isinstance(source, Attr | CellContents)
             yield EarlyClear(key, container, effect, removed, is_slot)
             return
 

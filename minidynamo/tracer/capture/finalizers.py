@@ -100,7 +100,7 @@ def record_unbinding(frame: Frame, name: str) -> bool:
     held = [other.source for other in frame.held()]
     if not isinstance(_root(value.source), Local) or held.count(value.source) > 1:
         return False
-    if any(place in held for place in value.source.bases()) and not list(_replaced_values(frame.tx)):
+    if any(source in held for source in value.source.bases()) and not list(_replaced_values(frame.tx)):
         return False  # the containing object is still alive
     real = _real(frame, value)
     frame.lost.append(value if real is None else real)
@@ -205,15 +205,15 @@ def _death_is_visible(frame: Frame, source: Source, real: object) -> bool:
 
 
 def _root(source: Source) -> Source:
-    return _places(source)[-1]
+    return _path(source)[-1]
 
 
 def may_be_dead(tx: Tracer, is_tensor: bool) -> bool:
     """Returns whether an object that was alive when the frame was entered may have lost its last reference."""
     root = tx.frames[0]
     values = chain(root.cells.values(), *(frame.held() for frame in tx.frames))
-    held = {place for value in values if value.source for place in _places(value.source)}
-    consumed = [real for place, real in root.entry_values.items() if place not in held]
+    held = {source for value in values if value.source for source in _path(value.source)}
+    consumed = [real for source, real in root.entry_values.items() if source not in held]
     return any(_may_hold(value, is_tensor) for value in (*root.lost, *consumed, *_replaced_values(tx)))
 
 
@@ -223,7 +223,7 @@ def is_held(tx: Tracer, made: VariableTracker) -> bool:
     return any(made in (value, value.contents if isinstance(value, CellVariable) else None) for value in held)
 
 
-def _places(source: Source) -> tuple[Source, ...]:
+def _path(source: Source) -> tuple[Source, ...]:
     return (source, *source.bases())
 
 
@@ -287,7 +287,7 @@ class Losses:
             return self._deaths_are_visible(losses)
         new = [loss for loss in losses if loss.key is EVERYTHING or (owner, loss.key) not in self._seen]
         self._seen |= {(owner, loss.key) for loss in new}
-        new = [loss for loss in new if not self._is_plain(loss.place)]
+        new = [loss for loss in new if not self._is_plain(loss.source)]
         if self._deaths_are_visible(new):
             return True
         container = effect.container if isinstance(effect, ContentsChanged) else None
@@ -301,15 +301,15 @@ class Losses:
 
     def _guard_each(self, owner: Source, losses: Iterable[Loss]) -> None:
         for loss in losses:
-            if loss.place is not None:
+            if loss.source is not None:
                 self._graph.guard(owner, GuardKind.UNNOTICED_DEATH, (loss.key,))
             # A replaced value leaves the key in the dict.
             if isinstance(loss.key, Referent) and any(value is loss.key.value for value in loss.values):
                 self._graph.guard(loss.key, GuardKind.UNNOTICED_DEATH, None)
 
-    def _is_plain(self, place: Source | None) -> bool:
-        """Returns whether the guards say that the value at `place` is a constant or a number."""
-        known = None if place is None else self._graph.known(place)
+    def _is_plain(self, source: Source | None) -> bool:
+        """Returns whether the guards say that the value at `source` is a constant or a number."""
+        known = None if source is None else self._graph.known(source)
         return isinstance(known, ConstantVariable | NumberVariable)
 
     def _deaths_are_visible(self, losses: Sequence[Loss]) -> bool:
@@ -321,21 +321,21 @@ class Losses:
             return False
         self._lost += [loss for loss in losses if not all(map(holds_nothing, loss.values))]
         lost = [value for loss in self._lost for value in loss.values]
-        return dies_any(self._graph, lost, [loss.place for loss in self._lost], any_has_finalizers)
+        return dies_any(self._graph, lost, [loss.source for loss in self._lost], any_has_finalizers)
 
 
 def dies_any(
     graph: OutputGraph,
     lost: Iterable[object],
-    places: Iterable[Source | None],
+    old_sources: Iterable[Source | None],
     predicate: Callable[[list[Any]], bool],
 ) -> bool:
-    """Returns whether `predicate` is True for the objects that die with `lost`, formerly at `places`.
+    """Returns whether `predicate` is True for the objects that die with `lost`, formerly at `old_sources`.
 
-    An object with a source below `places` dies too, although a tracker refers to the object.
+    An object with a source below `old_sources` dies too, although a tracker refers to the object.
     """
     values = [*lost]
-    sources = {*places, *map(graph.source_of, values)} - {None}
+    sources = {*old_sources, *map(graph.source_of, values)} - {None}
     surely = {*map(id, values)}
 
     def dies(part: object) -> bool:
@@ -374,15 +374,15 @@ def _lost_attribute(
             return None, []
         return source, [Loss(name, Attr(source, name), (real.grad,))]
     value = graph.real(obj) if isinstance(obj, TensorVariable) else getattr(obj, "value", None)
-    place = Attr(source, "__dict__")
+    namespace = Attr(source, "__dict__")
     if issubclass(type(value), type):
-        return place, [Loss(name, Attr(source, name), _item(vars(value), name))]
+        return namespace, [Loss(name, Attr(source, name), _item(vars(value), name))]
     if inspect.ismemberdescriptor(inspect.getattr_static(type(value), name, None)):
         return source, [Loss(name, Attr(source, name), _stored(value, name))]
     attributes = None if value is None else instance_dict(value)
     if type(attributes) is not dict:
         return None, []
-    return place, [Loss(name, InstanceAttr(source, name), _item(attributes, name))]
+    return namespace, [Loss(name, InstanceAttr(source, name), _item(attributes, name))]
 
 
 def _item(values: Mapping[str, object], name: str) -> tuple[object, ...]:

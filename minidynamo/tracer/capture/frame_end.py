@@ -170,10 +170,10 @@ def _empty_donated(
     """
     donated_after_break: list[ListVariable] = []
     handled = [given.variable for given in inputs if given.is_emptied]
-    places = {value.source for value in needed}
+    sources = {value.source for value in needed}
     for variable in donated_lists:
         assert variable.source is not None
-        if not places.isdisjoint((variable.source, *variable.source.bases())):
+        if not sources.isdisjoint((variable.source, *variable.source.bases())):
             donated_after_break.append(variable)
         elif variable not in handled:
             variable.items = []
@@ -209,22 +209,22 @@ def _switch(tx: Trace, wanted: Settings, now: Settings) -> None:
 
 def _may_be_instance_dict(source: Source | None) -> bool:
     """Returns whether a dict may also be the `__dict__` of an object: a dict in an attribute of an object may not."""
-    return source is not None and not any(isinstance(place, InstanceAttr) for place in (source, *source.bases()))
+    return source is not None and not any(isinstance(part, InstanceAttr) for part in (source, *source.bases()))
 
 
 def _tables_like(tx: Trace, changed: VariableTracker) -> Iterator[Source]:
     """Yields the sources of the same table in other modules of the class, where the table is a different dict without a
     tracker: a shallow copy of a module shares its tables."""
-    place = changed.source
-    owner = tx.graph.known(place.of) if isinstance(place, InstanceAttr) and place.name in MODULE_TABLES else None
-    if not isinstance(place, InstanceAttr) or not isinstance(owner, ModuleVariable) or owner.value is None:
+    source = changed.source
+    owner = tx.graph.known(source.of) if isinstance(source, InstanceAttr) and source.name in MODULE_TABLES else None
+    if not isinstance(source, InstanceAttr) or not isinstance(owner, ModuleVariable) or owner.value is None:
         return
-    table = (instance_dict(owner.value) or {}).get(place.name)
+    table = (instance_dict(owner.value) or {}).get(source.name)
     for other in tx.graph.values.external_values():
         if isinstance(other, ModuleVariable) and other is not owner and other.cls is owner.cls and other.source:
-            apart = (instance_dict(other.value) or {}).get(place.name)
+            apart = (instance_dict(other.value) or {}).get(source.name)
             if isinstance(apart, dict) and apart is not table and tx.graph.tracker_of(apart) is None:
-                yield InstanceAttr(other.source, place.name)
+                yield InstanceAttr(other.source, source.name)
 
 
 def _guard_distinct(tx: Trace) -> None:

@@ -74,23 +74,23 @@ def predicted_of_callee(
     else:
         return None
     found = _Facts(traced, profile)
-    for value, place in (*_bind(callee_code, args, given[1]), *zip(cells, map(Local, callee_code.co_freevars))):
-        found.add(value, place)
-        if isinstance(place, Local) and place.name in callee_code.co_cellvars:
-            found.add(value, CellContents(place))
+    for value, source in (*_bind(callee_code, args, given[1]), *zip(cells, map(Local, callee_code.co_freevars))):
+        found.add(value, source)
+        if isinstance(source, Local) and source.name in callee_code.co_cellvars:
+            found.add(value, CellContents(source))
     return callee_code, found.facts
 
 
 def sizes_left_behind(effects: SideEffects) -> FrameProfile:
-    """Returns a profile with the sizes of the tensors that a frame writes to external places.
+    """Returns a profile with the sizes of the tensors that a frame writes to external containers.
 
     Where the frame has read a tensor of another size, as in a cache that grows in each call, the size varies.
     """
     found = FrameProfile()
-    for place, value in _written_slots(effects):
+    for source, value in _written_slots(effects):
         if isinstance(value, TensorVariable):
             sizes, strides = ([_current(n) for n in part] for part in (value.fake.shape, value.fake.stride()))
-            found.tensors[stable_name(place)] = (tuple(sizes), relative_strides(sizes, strides))
+            found.tensors[stable_name(source)] = (tuple(sizes), relative_strides(sizes, strides))
     return found
 
 
@@ -106,7 +106,9 @@ def _written_slots(effects: SideEffects) -> Iterator[tuple[Source, object]]:
                 yield CellContents(cell.source), value
             case ContentsChanged(ListVariable() | DictVariable() as container):
                 if isinstance(container.items, LazyList | LazyDict):
-                    yield from ((place, value) for place, value in container.items.written_slots() if place is not None)
+                    yield from (
+                        (source, value) for source, value in container.items.written_slots() if source is not None
+                    )
 
 
 def _unbound(callee: VariableTracker, args: Args) -> tuple[Any, Args]:
@@ -213,31 +215,31 @@ class _Facts:
         self._side_effects = traced.side_effects
         self._seen: set[tuple[VariableTracker, Source]] = set()
 
-    def add(self, value: VariableTracker, place: Source) -> None:
-        """Adds the facts about a value at `place`, and about the contents of the value."""
-        if (value, place) in self._seen or len(self._seen) >= _MOST_VALUES:
+    def add(self, value: VariableTracker, source: Source) -> None:
+        """Adds the facts about a value at `source`, and about the contents of the value."""
+        if (value, source) in self._seen or len(self._seen) >= _MOST_VALUES:
             return
-        self._seen.add((value, place))
+        self._seen.add((value, source))
         if value.source is not None:
-            self._carry_over(stable_name(value.source), stable_name(place))
+            self._carry_over(stable_name(value.source), stable_name(source))
         if isinstance(value, TensorVariable | NumberVariable):
             if self._shapes is not None:
-                self._add_fact(value, stable_name(place), self._shapes)
+                self._add_fact(value, stable_name(source), self._shapes)
         elif isinstance(value, ItemVariable):
-            self.facts.numbers |= {} if value.cls is bool else {stable_name(place): None}
+            self.facts.numbers |= {} if value.cls is bool else {stable_name(source): None}
         elif isinstance(value, CellVariable):
             if value.contents is not None:
-                self.add(value.contents, CellContents(place))
+                self.add(value.contents, CellContents(source))
         elif isinstance(value, SequenceVariable) and type(value.items) is Slots:
             for position, item in enumerate(value.items.lazy()):
-                self.add(item, Item(place, position))
+                self.add(item, Item(source, position))
         elif isinstance(value, DictVariable) and isinstance(value.items, NewEntries):
             for key, item in value.items.lazy().items():
                 if isinstance(key.token, int | str):
-                    self.add(item, Item(place, key.token))
+                    self.add(item, Item(source, key.token))
         for name, held in self._side_effects.written_attributes(value).items():
             if isinstance(held, VariableTracker):
-                self.add(held, Attr(place, name))
+                self.add(held, Attr(source, name))
 
     def _carry_over(self, old: str, new: str) -> None:
         """Copies the facts about the source `old` to the new name."""
@@ -270,9 +272,9 @@ class _Facts:
             self.facts.tensors[name] = (tuple(sizes), tuple(jumps))
 
 
-def _is_within(name: str, place: str) -> bool:
+def _is_within(name: str, base: str) -> bool:
     """Returns whether a name belongs to a source, or to a part of the value."""
-    return name.startswith(place) and name[len(place) : len(place) + 1] in ("", ".", "[")
+    return name.startswith(base) and name[len(base) : len(base) + 1] in ("", ".", "[")
 
 
 def _now(shapes: Shapes, numbers: tuple[int | torch.SymInt, ...]) -> list[Fact]:

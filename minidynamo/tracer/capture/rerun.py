@@ -133,7 +133,7 @@ class RerunPrinter:
         """
         if self.checks or not self.traced.may_raise:
             return self.checks
-        takes = bool(self.places) or any(not given.is_donated for given in self.emptied_lists.values())
+        takes = bool(self.early_clears) or any(not given.is_donated for given in self.emptied_lists.values())
         if self.traced.user_may_catch or (self.has_other_effects and (takes or not self.emptied_lists)):
             return True
         if not takes:
@@ -144,7 +144,7 @@ class RerunPrinter:
     def has_other_effects(self) -> bool:
         """True if an effect is not on a cleared list or slot."""
         emptied_lists = [given.variable for given in self.emptied_lists.values()]
-        known = [place.effect for place in self.places]
+        known = [clear.effect for clear in self.early_clears]
         return any(target_of(effect) not in emptied_lists and effect not in known for effect in self.effects)
 
     @property
@@ -163,10 +163,10 @@ class RerunPrinter:
         return {k: given for k, given in enumerate(self.traced.inputs) if given.is_emptied}
 
     @functools.cached_property
-    def places(self) -> list[EarlyClear]:
+    def early_clears(self) -> list[EarlyClear]:
         """The slots that are cleared before the graph runs."""
         return [
-            place for place in self.traced.early_clears if isinstance(place.owner, dict) or place.owner in self.found
+            clear for clear in self.traced.early_clears if isinstance(clear.owner, dict) or clear.owner in self.found
         ]
 
     @property
@@ -208,7 +208,7 @@ class RerunPrinter:
         """
         lookups, writes = self.traced.lookups, self.traced.writes
         may_be_freed = [name for name in self.parameters if name not in self.options.kept]
-        takes = bool(self.emptied_lists or self.places)
+        takes = bool(self.emptied_lists or self.early_clears)
         holds = self.needs_all_arguments and (takes or bool(may_be_freed))
         weak = self.names.constant(weakly_held, "weakly_held") if takes or may_be_freed else ""
         hold, lines, sure = "" if holds else weak, [], ""
@@ -261,7 +261,7 @@ class RerunPrinter:
 
     def keep_cleared(self, hold: str, known: Mapping[VariableTracker, str]) -> str:
         """Prints the line that keeps the elements of emptied lists (popped elements by `hold`), clears the slots of
-        `places` and keeps the tensors in the slots."""
+        `early_clears` and keeps the tensors in the slots."""
         self.taken = self.names.fresh("taken")
         held = []
         for position, given in self.emptied_lists.items():
@@ -272,22 +272,22 @@ class RerunPrinter:
             keep = self.names.constant(HeldList, "HeldList")
             extra = [f"{self.args}[{position}]", repr((*left,)), hold]
             held.append(f"{keep}({', '.join(extra)})")
-        held += [self.clear_slot(place, hold, known) for place in self.places]
+        held += [self.clear_slot(clear, hold, known) for clear in self.early_clears]
         return f"{self.taken} = [{', '.join(held)}]"
 
-    def clear_slot(self, place: EarlyClear, hold: str, known: Mapping[VariableTracker, str]) -> str:
+    def clear_slot(self, clear: EarlyClear, hold: str, known: Mapping[VariableTracker, str]) -> str:
         """Prints the call that clears a slot and keeps the tensor."""
-        if isinstance(place.owner, dict):
-            owner = self.names.constant(place.owner, "G")
-        elif isinstance(place.owner.source, Constant):
-            owner = place.owner.source.expression(self.names)
+        if isinstance(clear.owner, dict):
+            owner = self.names.constant(clear.owner, "G")
+        elif isinstance(clear.owner.source, Constant):
+            owner = clear.owner.source.expression(self.names)
         else:
-            owner = known[place.owner]
-        if isinstance(place.effect, AttrSet | AttrDeleted) and not place.is_slot:
+            owner = known[clear.owner]
+        if isinstance(clear.effect, AttrSet | AttrDeleted) and not clear.is_slot:
             owner = f"{self.names.constant(instance_dict, 'instance_dict')}({owner})"
-        how = HeldSlot if place.is_slot else HeldPlace
-        extra = ", is_removed=False" * (not place.is_removed)
-        empty, key = self.names.constant(how, how.__name__), key_expression(place.key, self.names)
+        how = HeldSlot if clear.is_slot else HeldPlace
+        extra = ", is_removed=False" * (not clear.is_removed)
+        empty, key = self.names.constant(how, how.__name__), key_expression(clear.key, self.names)
         return f"{empty}({owner}, {key}, {hold}{extra})"
 
     def keep_overwritten(self, writes: Writes, sure: str) -> str:

@@ -81,20 +81,20 @@ class Trace(Tracer):
         if self._losses.has_finalizers(effect):
             self.break_graph("MD206", NOTICED_DEATH, why="The program can see when the object dies.")
 
-    def _refuse_drawn_decision(self, place: Source) -> None:
-        if self.side_effects.draws and is_drawn(place):
+    def _refuse_drawn_decision(self, source: Source) -> None:
+        if self.side_effects.draws and is_drawn(source):
             self.break_graph(
                 "MD230",
                 "Python, or an operation, decides by a random number that the program has drawn",
                 why="The number differs at each call; from here on it is an argument.",
             )
 
-    def _limit_constants(self, place: Source, value: object) -> None:
-        self._refuse_drawn_decision(place)
-        if depends_on_float(self, place, value):
-            limit_constants(self, place, "the program", self.location(), most=0)
+    def _limit_constants(self, source: Source, value: object) -> None:
+        self._refuse_drawn_decision(source)
+        if depends_on_float(self, source, value):
+            limit_constants(self, source, "the program", self.location(), most=0)
         else:
-            limit_constants(self, place, "the program", self.location())
+            limit_constants(self, source, "the program", self.location())
 
     def forget_values(self) -> None:
         """Drops all references to the user's objects at the end: objects then die at the same point in the first call

@@ -58,8 +58,9 @@ def inline_function(tx: Tracer, function: FunctionVariable, args: Args, kwargs: 
         tx.guard(Attr(source, "__code__"), GuardKind.IDENTITY, code)
 
     def default(position: int) -> VariableTracker:
-        place = Item(Attr(source, "__defaults__"), position - len(defaults))  # defaults belong to the last parameters
-        return _default(tx, defaults[position], place, trusted)
+        # Defaults belong to the last parameters.
+        default_source = Item(Attr(source, "__defaults__"), position - len(defaults))
+        return _default(tx, defaults[position], default_source, trusted)
 
     def keyword_default(name: str) -> VariableTracker | None:
         if name not in keyword_defaults:

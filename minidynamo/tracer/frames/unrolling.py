@@ -161,8 +161,8 @@ def limit_constants(
     known = tx.graph.shapes.trip_counts
     if known is None or where is None or not tx.graph.may_break_here:
         return
-    for place in () if source is None else (source, *source.bases()):
-        captures, _ = known.numbers((where.filename, where.lineno, stable_name(place)))
+    for part in () if source is None else (source, *source.bases()):
+        captures, _ = known.numbers((where.filename, where.lineno, stable_name(part)))
         if captures >= most:
             others = f"had {captures} other values before" if most == MOST_NUMBERS else "changes"
             tx.break_graph(
@@ -180,8 +180,8 @@ def limit_sizes(tx: Tracer, args: Iterable[VariableTracker], what: str, where: U
     if known is None or not known.captures:
         return
     for arg in args:
-        for place in tx.graph.shapes.sources_of_sizes(arg.fake) if isinstance(arg, TensorVariable) else ():
-            limit_constants(tx, place, what, where)
+        for size in tx.graph.shapes.sources_of_sizes(arg.fake) if isinstance(arg, TensorVariable) else ():
+            limit_constants(tx, size, what, where)
 
 
 def newly_constant(traced: TracedFrame, trip_counts: TripCounts) -> bool:
@@ -189,7 +189,7 @@ def newly_constant(traced: TracedFrame, trip_counts: TripCounts) -> bool:
     line and needs no version per value."""
     if traced.shapes is None or not traced.shapes.varied_floats:
         return False
-    names = {stable_name(place) for place in traced.shapes.varied_floats}
+    names = {stable_name(part) for part in traced.shapes.varied_floats}
     found = {line: numbers for line, numbers in constants(traced, traced.all_guards()).items() if line[2] in names}
     new = {line: numbers for line, numbers in found.items() if not trip_counts.numbers(line)[0]}
     trip_counts.note(new)
@@ -203,8 +203,8 @@ def constants(traced: TracedFrame, guards: Iterable[Guard]) -> dict[Line, set[fl
     for source, value, where in () if traced.shapes is None else traced.shapes.fixed(guards):
         lines = [where] if where is not None else _lines_that_take(traced, source)
         for line in lines:
-            for place in (source, *source.bases()):
-                found.setdefault((line.filename, line.lineno, stable_name(place)), set()).add(value)
+            for part in (source, *source.bases()):
+                found.setdefault((line.filename, line.lineno, stable_name(part)), set()).add(value)
     return found
 
 

@@ -57,7 +57,7 @@ class KnownValues:
         """Returns the tracker of this very object; None if it has none yet."""
         return self._by_identity.get(id(value))
 
-    def place(self, source: Source, variable: VariableTracker) -> None:
+    def record(self, source: Source, variable: VariableTracker) -> None:
         """Makes `variable` the tracker of the value at `source`, whichever object is there."""
         self._by_source[source] = variable
 

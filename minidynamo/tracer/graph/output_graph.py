@@ -220,14 +220,14 @@ class OutputGraph:
         """Returns whether all facts about a tensor are guarded; of an unused tensor, single facts may be read."""
         return self.inputs.is_guarded(tensor)
 
-    def fact(self, tensor: TensorVariable, place: Source, value: Any) -> ConstantVariable:
-        """Returns a fact about a tensor, found at `place`; reading it installs a guard, unless the tensor is
+    def fact(self, tensor: TensorVariable, source: Source, value: Any) -> ConstantVariable:
+        """Returns a fact about a tensor, found at `source`; reading it installs a guard, unless the tensor is
         guarded."""
         if self.inputs.is_guarded(tensor):
             return ConstantVariable(value)
         kind = GuardKind.EQUALS if type(value) in (int, torch.device) else GuardKind.IDENTITY
-        read = self.guard_on_read(place, kind, value)
-        fact = ConstantVariable(value, source=place, on_read=read, new_on_each_read=True)
+        read = self.guard_on_read(source, kind, value)
+        fact = ConstantVariable(value, source=source, on_read=read, new_on_each_read=True)
         self.inputs.note_fact(tensor, fact)
         return fact
 
@@ -360,7 +360,7 @@ class OutputGraph:
             return value  # the very object: an operation of Python may return it unchanged
 
         number = self._number(symbol, int, specialize, source)
-        self.values.place(source, number)
+        self.values.record(source, number)
         return number
 
     def floating(self, value: float, source: Source) -> NumberVariable:

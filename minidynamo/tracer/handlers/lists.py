@@ -72,12 +72,12 @@ def length_of(tx: Tracer, items: Collection[object]) -> VariableTracker:
     The length of an external container may be a symbolic number, or may be guarded only when it is used.
     """
     length = items.lazy_length() if isinstance(items, LazyList | LazyDict) else None
-    if length is not None and tx.graph.shapes.varies(length.place, length.there):
-        total = tx.call(operator.add, [tx.wrap(length.there, length.place), constant(length.more)])
+    if length is not None and tx.graph.shapes.varies(length.source, length.there):
+        total = tx.call(operator.add, [tx.wrap(length.there, length.source), constant(length.more)])
         return total if length.most is None else tx.call(min, [total, constant(length.most)])
     if length is not None and not length.more:
         read = tx.graph.guard_on_read(length.container, GuardKind.LENGTH, length.there)
-        return ConstantVariable(length.there, source=length.place, on_read=read)
+        return ConstantVariable(length.there, source=length.source, on_read=read)
     return ConstantVariable(len(items))
 
 

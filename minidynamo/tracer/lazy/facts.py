@@ -71,10 +71,10 @@ def _single_fact(
     if tensor.source is None or real is None or tx.graph.is_guarded(tensor):
         return None
     value = _ask(real, name, args)
-    place = TensorFact(tensor.source, name if args is None else f"{name}({', '.join(map(str, args))})")
-    if name in _NUMBERS and (_is_symbolic(tensor, name, args) or tx.graph.shapes.varies(place, value)):
-        return tx.graph.integer(value, place)
-    return tx.graph.fact(tensor, place, value) if type(value) in _SINGLE else None
+    source = TensorFact(tensor.source, name if args is None else f"{name}({', '.join(map(str, args))})")
+    if name in _NUMBERS and (_is_symbolic(tensor, name, args) or tx.graph.shapes.varies(source, value)):
+        return tx.graph.integer(value, source)
+    return tx.graph.fact(tensor, source, value) if type(value) in _SINGLE else None
 
 
 def _ask(tensor: torch.Tensor, name: str, args: tuple[int, ...] | None) -> Any:
@@ -90,8 +90,8 @@ def _is_symbolic(tensor: TensorVariable, name: str, args: tuple[int, ...] | None
 def sizes(tx: Tracer, tensor: TensorVariable) -> VariableTracker:
     """Returns `tensor.shape`."""
     if tensor.source is not None and not tx.graph.is_guarded(tensor):
-        place = TensorFact(tensor.source, "shape")
-        return TupleVariable(_lazy_sizes(tx, tensor, place), torch.Size, source=place)
+        source = TensorFact(tensor.source, "shape")
+        return TupleVariable(_lazy_sizes(tx, tensor, source), torch.Size, source=source)
     shape = tx.graph.use(tensor).shape
     if all(type(size) is int for size in shape):
         return from_constant(shape)
@@ -103,9 +103,9 @@ def _lazy_sizes(tx: Tracer, tensor: TensorVariable, shape: TensorFact) -> LazyLi
 
     read = functools.cache(tx.graph.size)
 
-    def size(_: object, place: Source, *, is_there: bool) -> VariableTracker:
-        assert isinstance(place, Size)
-        return read(tensor, place.dim)
+    def size(_: object, source: Source, *, is_there: bool) -> VariableTracker:
+        assert isinstance(source, Size)
+        return read(tensor, source.dim)
 
     length = Computed("{0}({1})", (Constant(len, "len"), shape))
     reader = ListReader((*tensor.fake.shape,), tuple, length, lambda dim: Size(shape.of, dim), size)
@@ -120,7 +120,7 @@ def guard_no_shared_memory(tx: Tracer, tensor: TensorVariable, others: Sequence[
     if real is None or len(sources) <= len(others) or len(memories) < len(others) or memory_of(real) in memories:
         return False
     if others:
-        called_names = [f"{{0}}({{{place}}})" for place in range(1, len(sources) + 1)]
+        called_names = [f"{{0}}({{{position}}})" for position in range(1, len(sources) + 1)]
         condition = f"{called_names[0]} not in ({', '.join(called_names[1:])},)"
         tx.graph.shapes.require(Computed(condition, (Constant(memory_of, "memory_of"), *sources)), True)
     return True

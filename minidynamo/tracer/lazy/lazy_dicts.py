@@ -32,7 +32,7 @@ class TableReader:
     #: returns the real value under a key
     real: Callable[[Any], object]
     #: returns the source of the value under a key; None for an element of a set
-    place: Callable[[Any], Source | None]
+    source_at: Callable[[Any], Source | None]
     #: returns the tracked key for a real key and its position
     key: Callable[[Any, int], DictKey]
     #: makes the lazy value under a key
@@ -123,12 +123,12 @@ class LazyDict(Entries):
             self._graph.guard(self._entry_source(argument), GuardKind.NOT_NONE, None)
         return real is not _ABSENT
 
-    def has_value_of(self, place: Source | None, key: object) -> bool | None:
-        """Returns whether the constant at `place`, which may differ at the next call, is a key; None if the program has
-        changed the keys."""
-        if place is None or self.is_cleared or self.written or self.removed:
+    def has_value_of(self, source: Source | None, key: object) -> bool | None:
+        """Returns whether the constant at `source`, which may differ at the next call, is a key; None if the program
+        has changed the keys."""
+        if source is None or self.is_cleared or self.written or self.removed:
             return None
-        self._graph.guard(Computed("({0} in {1})", (place, self._source)), GuardKind.RELATION, self._reader.has(key))
+        self._graph.guard(Computed("({0} in {1})", (source, self._source)), GuardKind.RELATION, self._reader.has(key))
         return self._reader.has(key)
 
     def _argument(self, key: DictKey) -> Local | None:
@@ -141,12 +141,12 @@ class LazyDict(Entries):
         """Returns the expression of the value under a parameter: None if absent, and no method of a subclass runs."""
         return Called(Constant(dict.get, "dict.get"), (self._source, argument))
 
-    def _place(self, key: DictKey, real: object) -> Source | None:
+    def _source_of_value(self, key: DictKey, real: object) -> Source | None:
         """Returns the source of the value under a key that is present."""
         argument, own = self._argument(key), self._position_source(key)
         if own is not None:
             return own
-        return self._reader.place(real) if argument is None else self._entry_source(argument)
+        return self._reader.source_at(real) if argument is None else self._entry_source(argument)
 
     def __contains__(self, key: object) -> bool:
         assert isinstance(key, DictKey)
@@ -164,8 +164,8 @@ class LazyDict(Entries):
             value = self.written[key]
             return None if value is None else value.realized()
         real = self._real_key(key)
-        place = self._place(key, real)
-        return None if place is None else self._reader.lazy(self._reader.real(real), place, is_there=True)
+        source = self._source_of_value(key, real)
+        return None if source is None else self._reader.lazy(self._reader.real(real), source, is_there=True)
 
     def none_match(self, predicate: Callable[[object], bool]) -> bool:
         """Returns whether no key or value on entry satisfies `predicate`."""
@@ -188,7 +188,7 @@ class LazyDict(Entries):
             values = (reader.real(real),) if reader.has(real) else ()
             if key not in self.written:
                 values = (*values, real)
-            found.append(Loss(source_key(real), self._place(key, real), values))
+            found.append(Loss(source_key(real), self._source_of_value(key, real), values))
         return found
 
     def cleared(self, name: Any) -> bool | None:
@@ -206,7 +206,7 @@ class LazyDict(Entries):
         for key, value in self.written.items():
             real = self._real_key(key)
             if real is not _ABSENT:
-                yield self._place(key, real), value
+                yield self._source_of_value(key, real), value
 
     def _real_key(self, key: DictKey) -> object:
         """Returns the real key for a tracked key, if it may be present."""

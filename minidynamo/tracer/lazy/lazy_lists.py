@@ -31,10 +31,10 @@ class MakeLazy(Protocol):
 
 @dataclass(frozen=True)
 class Length:
-    """The length of a container: the number at `place` plus `more`, at most `most`."""
+    """The length of a container: the number at `source` plus `more`, at most `most`."""
 
     #: expression of the real length
-    place: Computed
+    source: Computed
     #: the real length in this call
     there: int
     #: number of added elements minus number of removed elements
@@ -45,7 +45,7 @@ class Length:
     @property
     def container(self) -> Source:
         """The source of the container."""
-        return self.place.operands[-1]
+        return self.source.operands[-1]
 
     @property
     def now(self) -> int:
@@ -61,7 +61,7 @@ class Loss:
     #: index or key of the slot; `EVERYTHING` for all contents
     key: Any
     #: source of the slot; at the next call it may be missing or hold another value
-    place: Source | None
+    source: Source | None
     #: the real values in the slot when the call began
     values: tuple[object, ...]
 
@@ -77,15 +77,15 @@ class ListReader:
     #: expression of the length
     size: Computed
     #: returns the source of the element at a position
-    place: Callable[[int], Source]
+    source_at: Callable[[int], Source]
     #: makes the lazy value of an element
     lazy: MakeLazy
     #: wraps all elements at once, for lists that need it; else None
     wrap_all: Callable[[], list[VariableTracker]] | None = None
 
-    def real(self, place: int) -> object:
+    def real(self, position: int) -> object:
         """Returns the real element at a position."""
-        found: object = self.owner.__getitem__(self.container, place)
+        found: object = self.owner.__getitem__(self.container, position)
         return found
 
 
@@ -142,7 +142,7 @@ class LazyList(Slots):
             else:
                 trackers = wrap_all()
                 self._slots = [*trackers]
-                self._positions = {tracker: place for place, tracker in enumerate(trackers)}
+                self._positions = {tracker: position for position, tracker in enumerate(trackers)}
             self._slots = [*self._in_front, *self._slots, *self._added]
             if self._maxlen is not None:
                 over = max(len(self._slots) - self._maxlen, 0)
@@ -151,12 +151,12 @@ class LazyList(Slots):
         return self._slots
 
     def _record_losses(self, slots: Iterable[Slot]) -> None:
-        places = [slot if isinstance(slot, int) else self._positions.get(slot) for slot in slots]
-        self._lost |= {place: None for place in places if place is not None}
+        positions = [slot if isinstance(slot, int) else self._positions.get(slot) for slot in slots]
+        self._lost |= {position: None for position in positions if position is not None}
 
     def none_match(self, predicate: Callable[[object], bool]) -> bool:
         """Returns whether no element on entry satisfies `predicate`."""
-        return not any(predicate(self._reader.real(place)) for place in range(self._length))
+        return not any(predicate(self._reader.real(position)) for position in range(self._length))
 
     def first_on_entry(self) -> object:
         """Returns the first real element when the call began; None for an empty container."""
@@ -169,36 +169,36 @@ class LazyList(Slots):
         if self._slots is None and self._maxlen is not None:
             over = self._length + len(self._added) - self._maxlen
             for k in range(min(len(self._added), self._maxlen)):  # at the next call the deque may be full
-                found.append(Loss(k, reader.place(k), (reader.real(k),) if k < min(over, self._length) else ()))
-        found += [Loss(place, reader.place(place), (reader.real(place),)) for place in self._lost]
+                found.append(Loss(k, reader.source_at(k), (reader.real(k),) if k < min(over, self._length) else ()))
+        found += [Loss(position, reader.source_at(position), (reader.real(position),)) for position in self._lost]
         self._lost.clear()
         if self._all_lost:
             found = [Loss(EVERYTHING, None, tuple(value for loss in found for value in loss.values))]
             self._all_lost = False
         return found
 
-    def from_front(self, place: int) -> int:
+    def from_front(self, position: int) -> int:
         """Returns the position in this call, counted from the front."""
-        return place if place >= 0 else place + self._length
+        return position if position >= 0 else position + self._length
 
-    def cleared(self, place: Any) -> bool | None:
+    def cleared(self, position: Any) -> bool | None:
         """Returns whether the element was removed (True) or replaced by None (False); None if the element is still in
         the list or was replaced by another value."""
         if self._slots is None or self._reader.wrap_all is not None:
             return None
-        place = self.from_front(place)
-        if place in self._slots or self._graph.values.of(self._reader.real(place)) in self._slots:
+        position = self.from_front(position)
+        if position in self._slots or self._graph.values.of(self._reader.real(position)) in self._slots:
             return None
-        if place not in self._replaced:
+        if position not in self._replaced:
             return True
-        return False if is_none_constant(self._replaced[place]) else None
+        return False if is_none_constant(self._replaced[position]) else None
 
     def _element(self, slot: Slot, *, is_there: bool) -> VariableTracker:
         """Returns the element in a slot, maybe lazy. `is_there`: another guard checks that the element exists."""
         if not isinstance(slot, int):
             return slot.realized()
         reader = self._reader
-        return reader.lazy(reader.real(slot), reader.place(slot), is_there=is_there)
+        return reader.lazy(reader.real(slot), reader.source_at(slot), is_there=is_there)
 
     def _find(self, index: int, *, alone: bool) -> Slot | None:
         """Returns the slot at an index, without a guard on the length; None if the length is needed.
@@ -214,17 +214,19 @@ class LazyList(Slots):
             return None
         if 0 <= index < len(self._in_front):
             return self._in_front[index]
-        place = index - len(self._in_front) if index >= 0 else index + len(self._added)
-        return place if -self._length <= place < self._length else None
+        position = index - len(self._in_front) if index >= 0 else index + len(self._added)
+        return position if -self._length <= position < self._length else None
 
     def needs_length(self, index: slice[Any, Any, Any]) -> bool:
         """Returns whether the elements of a slice depend on a length that is not guarded yet."""
         return self._slots is None and ends(index, self._present_length) is None
 
     def _in_slice(self, index: slice[Any, Any, Any], *, alone: bool) -> list[Slot]:
-        places = ends(index, self._present_length) if self._slots is None else None
-        found = [] if places is None else [slot for k in places if (slot := self._find(k, alone=alone)) is not None]
-        return found if places is not None and len(found) == len(places) else self._read()[index]
+        positions = ends(index, self._present_length) if self._slots is None else None
+        if positions is None:
+            return self._read()[index]
+        found = [slot for k in positions if (slot := self._find(k, alone=alone)) is not None]
+        return found if len(found) == len(positions) else self._read()[index]
 
     @property
     def _present_length(self) -> int:
@@ -252,9 +254,9 @@ class LazyList(Slots):
     def __getitem__(self, index: SupportsIndex | slice[Any, Any, Any]) -> VariableTracker | list[VariableTracker]:
         if isinstance(index, slice):
             return [self._element(slot, is_there=True).realize() for slot in self._in_slice(index, alone=False)]
-        place = index.__index__()
-        slot = self._find(place, alone=False)
-        return self._element(self._read()[place] if slot is None else slot, is_there=True).realize()
+        position = index.__index__()
+        slot = self._find(position, alone=False)
+        return self._element(self._read()[position] if slot is None else slot, is_there=True).realize()
 
     def find_lazy(self, index: int) -> VariableTracker | None:
         """Returns the element at an index, maybe lazy, without a guard on the length; None if the length is needed."""
@@ -346,7 +348,7 @@ class LazyList(Slots):
         """Yields the source of each slot that was filled on entry and was written, and the new value."""
         for k, slot in enumerate(self._slots or ()):
             if k < self._length and not isinstance(slot, int):
-                yield self._reader.place(k), slot
+                yield self._reader.source_at(k), slot
 
 
 def reader_at(graph: OutputGraph, number: int) -> object:

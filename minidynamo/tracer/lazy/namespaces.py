@@ -29,7 +29,7 @@ class NamespaceItems(Entries):
     slots: frozenset[str] = frozenset()
 
     @property
-    def place(self) -> Source | None:
+    def source(self) -> Source | None:
         """The source of the dict; None for a dict created during tracing."""
         raise NotImplementedError
 
@@ -49,7 +49,7 @@ class NamespaceItems(Entries):
         if written is not UNKNOWN:
             return written is not DELETED
         kind = GuardKind.HAS_KEY if name in self.real else GuardKind.MISSING_KEY
-        self.tx.guard(self.place, kind, name)
+        self.tx.guard(self.source, kind, name)
         return name in self.real
 
     def name_at(self, key: DictKey) -> str:
@@ -79,7 +79,7 @@ class InstanceItems(NamespaceItems):
         self.slots = slots
 
     @property
-    def place(self) -> Source | None:
+    def source(self) -> Source | None:
         return Attr(self.obj.source, "__dict__") if self.obj.source is not None else None
 
     def written(self, name: str) -> VariableTracker | Absence:
@@ -100,7 +100,7 @@ class InstanceItems(NamespaceItems):
         return list(names)
 
     def __iter__(self) -> Iterator[DictKey]:
-        self.tx.guard(self.place, GuardKind.DICT_KEYS, tuple(self.real))
+        self.tx.guard(self.source, GuardKind.DICT_KEYS, tuple(self.real))
         return iter([key_of(ConstantVariable(name)) for name in self._names()])
 
     def __setitem__(self, key: DictKey, value: VariableTracker) -> None:
@@ -138,9 +138,9 @@ class ClassItems(Entries):
         return isinstance(key, DictKey) and key.token in self._real()
 
     def lazy_at(self, key: DictKey) -> VariableTracker:
-        place = Attr(Constant(self.cls, self.cls.__name__), "__dict__")
+        namespace = Attr(Constant(self.cls, self.cls.__name__), "__dict__")
         assert isinstance(key.token, str)
-        return self.tx.wrap(self._real()[key.token], Item(place, key.token))
+        return self.tx.wrap(self._real()[key.token], Item(namespace, key.token))
 
     def __setitem__(self, key: DictKey, value: VariableTracker) -> None:
         raise TypeError("the dict of a class is read-only")
@@ -159,7 +159,7 @@ class ModuleItems(NamespaceItems):
         self.trusted = trusted
 
     @property
-    def place(self) -> Source:
+    def source(self) -> Source:
         return Constant(self.real, "G", hidden=True)
 
     def written(self, name: str) -> VariableTracker | Absence:
@@ -178,7 +178,7 @@ class ModuleItems(NamespaceItems):
             why = "Writes to a module are done after the graph."
             self.tx.break_graph("MD206", "all globals are read after a write to a global", why=why)
         names = (*self.real,)
-        self.tx.guard(self.place, GuardKind.DICT_KEYS, names)
+        self.tx.guard(self.source, GuardKind.DICT_KEYS, names)
         return iter([key_of(ConstantVariable(name)) for name in names])
 
     def __setitem__(self, key: DictKey, value: VariableTracker) -> None:

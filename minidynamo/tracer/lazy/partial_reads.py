@@ -46,10 +46,10 @@ def attribute(tx: Tracer, whole: ConstantVariable, name: str) -> VariableTracker
     """Returns `whole.name` for a value that was not read yet; None if `name` is no partial read."""
     if whole.source is None or whole.is_read or name not in _ATTRIBUTES.get(whole.python_type, ()):
         return None
-    place, value = Computed(f"{{0}}.{name}", (whole.source,)), getattr(whole.unguarded_value, name)
+    source, value = Computed(f"{{0}}.{name}", (whole.source,)), getattr(whole.unguarded_value, name)
     if whole.python_type in _OF_ANY_CLASS and type(value) in _SMALL:
-        tx.guard(place, GuardKind.TYPE, type(value))
-    return _part(tx, place, value, is_kept=getattr(whole.unguarded_value, name) is value)
+        tx.guard(source, GuardKind.TYPE, type(value))
+    return _part(tx, source, value, is_kept=getattr(whole.unguarded_value, name) is value)
 
 
 def answer(
@@ -74,15 +74,15 @@ def answer(
     return None if "{" in shown or "}" in shown else _part(tx, Computed(template.format(shown), (whole.source,)), value)
 
 
-def _part(tx: Tracer, place: Source, value: object, *, is_kept: bool = False) -> VariableTracker | None:
-    """Returns the value read at `place`; a new object at each call unless the whole value keeps the part
+def _part(tx: Tracer, source: Source, value: object, *, is_kept: bool = False) -> VariableTracker | None:
+    """Returns the value read at `source`; a new object at each call unless the whole value keeps the part
     (`is_kept`)."""
     if type(value) not in _SMALL:
         return None
-    if type(value) is int and tx.graph.shapes.varies(place, value):
-        return tx.graph.integer(value, place)
-    read = tx.graph.guard_on_read(place, GuardKind.EQUALS, value)
-    return ConstantVariable(value, source=place, on_read=read, new_on_each_read=not is_kept)
+    if type(value) is int and tx.graph.shapes.varies(source, value):
+        return tx.graph.integer(value, source)
+    read = tx.graph.guard_on_read(source, GuardKind.EQUALS, value)
+    return ConstantVariable(value, source=source, on_read=read, new_on_each_read=not is_kept)
 
 
 def truth(tx: Tracer, whole: ConstantVariable) -> bool:

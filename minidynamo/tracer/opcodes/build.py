@@ -196,7 +196,7 @@ def unpack_sequence(frame: Frame, instruction: Instruction) -> None:
 def _first_items(frame: Frame, iterable: VariableTracker, count: int) -> list[VariableTracker]:
     """Returns at most `count` items; an iterator is not advanced further."""
     if isinstance(iterable, SequenceVariable):
-        return [iterable.items.lazy_at(place) for place in range(min(count, len(iterable.items)))]
+        return [iterable.items.lazy_at(position) for position in range(min(count, len(iterable.items)))]
     return _take(frame, frame.tx.call(iter, [iterable]), count)
 
 

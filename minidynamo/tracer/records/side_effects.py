@@ -383,16 +383,16 @@ class SideEffects:
         found: list[Effect] = []
         first: dict[Hashable, int] = {}
         for effect in self.journal:
-            place = _location_of(effect)
+            location = _location_of(effect)
             if isinstance(effect, Called):
                 first.clear()
-            if place is not None and _deletes(effect):
-                first.pop(place, None)
-            elif place in first:
-                found[first[place]] = effect
+            if location is not None and _deletes(effect):
+                first.pop(location, None)
+            elif location in first:
+                found[first[location]] = effect
                 continue
-            elif place is not None:
-                first[place] = len(found)
+            elif location is not None:
+                first[location] = len(found)
             found.append(effect)
         return found
 

@@ -194,7 +194,7 @@ class TracedFrame:
     may_raise: bool = False
     #: slots that may be cleared before the graph runs, because the program clears them later
     early_clears: tuple[EarlyClear, ...] = ()
-    #: the sizes of the tensors that the frame writes to external places
+    #: the sizes of the tensors that the frame writes to external containers
     left_behind: FrameProfile = field(default_factory=FrameProfile)
 
     def all_guards(self) -> Sequence[Guard]:

@@ -75,13 +75,13 @@ def _shares(graph: OutputGraph, namespace: Any, variable: ObjectVariable, holder
     """Lets an object share its dictionary with `holder`, another object or the dictionary itself. Returns False if the
     dictionary is not a plain one."""
     assert variable.source is not None
-    place = Attr(variable.source, "__dict__")
+    own = Attr(variable.source, "__dict__")
     same = Attr(holder.source, "__dict__") if isinstance(holder, ObjectVariable) and holder.source else holder.source
     is_plain = isinstance(holder, ObjectVariable | DictVariable) and is_plain_namespace(namespace)
     if same is None or not is_plain:
         return False
     graph.guard(variable.source, GuardKind.TYPE, variable.cls)
-    graph.guard(place, GuardKind.SAME_OBJECT, same)
+    graph.guard(own, GuardKind.SAME_OBJECT, same)
     variable.shares = holder
     return True
 

@@ -112,7 +112,7 @@ def test_a_failure_of_a_backend_is_told(program, events):
     if not isinstance(program, nn.Sequential):  # its line is in torch's loop
         assert "test_graph_failures.py:" in text and "x + 1" in text
     explained = minidynamo.explain(compiled)
-    assert "5 failures of graphs" in str(explained) and "MD523" in explained.breaks()
+    assert "5 graph failures" in str(explained) and "MD523" in explained.breaks()
     assert explained.graph_failure_count == 5 and explained.graph_break_count == 0
 
 

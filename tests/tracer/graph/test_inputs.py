@@ -29,7 +29,7 @@ def test_a_remembered_object_is_known_by_identity_and_by_its_place():
     values, thing = KnownValues(), Thing()
     variable = ObjectVariable(thing, Thing, source=X)
     values.remember(thing, variable)
-    values.place(Y, variable)
+    values.record(Y, variable)
     assert values.of(thing) is values.at(X) is values.at(Y) is variable
     assert values.of(Thing()) is None and values.at(Local("z")) is None
 
@@ -44,7 +44,7 @@ def test_the_id_of_a_remembered_object_stays_its_own():
 
 def test_constants_are_known_by_their_place_alone():
     values = KnownValues()
-    values.place(X, ConstantVariable(3, source=X))
+    values.record(X, ConstantVariable(3, source=X))
     assert values.at(X) and values.of(3) is None and values.external_values() == []
 
 
