@@ -151,6 +151,8 @@ def with_denormals() -> typing.Iterator[None]:
 
 
 DeviceContext = torch.utils._device.DeviceContext
+push_function_mode = torch._C._push_on_torch_function_stack
+pop_function_mode = torch._C._pop_torch_function_stack
 torch_function_mode_count = torch._C._len_torch_function_stack
 torch_function_mode_at = torch._C._get_function_stack_at
 torch_dispatch_mode_count = torch._C._len_torch_dispatch_stack
@@ -193,3 +195,13 @@ def leave_device() -> None:
     """Leaves the innermost `with device:`."""
     with _below_other_modes():
         torch._C._pop_torch_function_stack()
+
+
+def is_index_mode(cls: type) -> bool:
+    """Returns whether a class is the mode in which `x[i, j]` with tensors `i` and `j` is an index operation, which vmap
+    can batch. Importing the class would import torch.compile.
+    """
+    return (cls.__module__, cls.__qualname__) == (_INDEX_MODE_MODULE, "TransformGetItemToIndex")
+
+
+_INDEX_MODE_MODULE = "torch._dynamo._trace_wrapped_higher_order_op"

@@ -16,7 +16,7 @@ import torch
 from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.numbers import numpy_numbers
 from minidynamo.variables.base import ConstantVariable, NumberVariable, VariableTracker
-from minidynamo.variables.containers import SliceVariable, TupleVariable
+from minidynamo.variables.containers import ListVariable, SliceVariable, TupleVariable
 from minidynamo.variables.objects import OpaqueVariable
 from minidynamo.variables.tensors import ArrayVariable, TensorVariable
 
@@ -50,6 +50,16 @@ def select_numbers(
         else:
             left.append((item, 1 if _is(item, None) else 0 if item.python_type is int else count))
     return part, WHOLE if all(item is _ALL for item, _ in left) else TupleVariable([item for item, _ in left])
+
+
+def index_by_tensors(tx: Tracer, tensor: TensorVariable, key: VariableTracker) -> VariableTracker | None:
+    """Returns `tensor[key]` as an index operation, if the key consists of tensors and ints; else None."""
+    items = key.items if isinstance(key, TupleVariable | ListVariable) else [key]
+    if not all(isinstance(item, TensorVariable) or item.python_type in (int, bool) for item in items):
+        return None
+    options = {"dtype": ConstantVariable(torch.int64), "device": tx.getattr(tensor, "device")}
+    indices = [item if isinstance(item, TensorVariable) else tx.call(torch.tensor, [item], options) for item in items]
+    return tx.call(torch.ops.aten.index.Tensor, [tensor, ListVariable(indices)])
 
 
 def scalar_bool_as_mask(

@@ -11,6 +11,7 @@ from dataclasses import replace
 import torch
 
 from minidynamo.bytecode.analysis import group_of, observes_deaths
+from minidynamo.compat import push_function_mode
 from minidynamo.errors import Diagnostic, SkipFrame
 from minidynamo.graph.marks import RECORDS_WRITES
 from minidynamo.graph.torch_settings import Settings, settings, switches_between
@@ -193,6 +194,9 @@ def _keep_settings(tx: Trace, found: Iterable[VariableTracker]) -> bool:
             now = replace(now, inference=(*now.inference, *context.args), grad_enabled=not context.args[0])
         enter = vars(context.factory)["__enter__"]
         tx.side_effects.record_call(BuiltinVariable(enter, source=Constant(enter, "enter")), context)
+    push = BuiltinVariable(push_function_mode, source=Constant(push_function_mode, "push"))
+    for mode in tx.function_modes:
+        tx.side_effects.record_call(push, mode)
     _switch(tx, left, now)
     return len(tx.side_effects.journal) > before
 

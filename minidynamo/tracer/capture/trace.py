@@ -101,7 +101,7 @@ class Trace(Tracer):
         as in later calls."""
         for frame in self.frames:
             frame.forget_values()
-        for table in (self.frames, self.raised, self.generators):
+        for table in (self.frames, self.raised, self.generators, self.function_modes):
             table.clear()
         self.side_effects = SideEffects()  # the traced frame keeps the old ones
         self.graph.forget_values()

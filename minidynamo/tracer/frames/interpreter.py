@@ -109,6 +109,8 @@ class Tracer(ABC):
         self.steps_left = STEP_LIMIT
         #: every exception raised by the program, in order
         self.raised: dict[ExceptionVariable, Raised] = {}
+        #: the active torch function modes, which all turn subscripts into index operations
+        self.function_modes: list[VariableTracker] = []
         #: the started generators
         self.generators: list[VariableTracker] = []
         #: whether an operation of the graph has a `try` or `with` around it, in any frame

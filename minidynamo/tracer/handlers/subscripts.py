@@ -14,7 +14,7 @@ from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Constant
 from minidynamo.tracer.attributes import lookup_on_class
 from minidynamo.tracer.calls.operators import fold, has_method
-from minidynamo.tracer.calls.tensor_indexing import WHOLE, scalar_bool_as_mask, select_numbers
+from minidynamo.tracer.calls.tensor_indexing import WHOLE, index_by_tensors, scalar_bool_as_mask, select_numbers
 from minidynamo.tracer.frames.exceptions import without_message
 from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.lazy import partial_reads
@@ -51,6 +51,8 @@ def _subscript_of(tx: Tracer, obj: VariableTracker, key: VariableTracker) -> Var
 def _getitem(tx: Tracer, obj: VariableTracker, key: VariableTracker, /) -> VariableTracker:
     key = _subscript_of(tx, obj, key)
     if isinstance(obj, TensorVariable):
+        if tx.function_modes and (indexed := index_by_tensors(tx, obj, key)) is not None:
+            return indexed
         part, left = select_numbers(tx, obj, key)
         return part if left is WHOLE else tx.emit(operator.getitem, [part, left])
     if isinstance(obj, ConstantVariable):
