@@ -137,10 +137,7 @@ def sharding_facts(state: typing.Any) -> ShardingFacts | None:
     Returns None if several modules share it, or if gathered parameters are no plain tensors.
     """
     policy, parameters, groups = state._mp_policy, _sharded_parameters(state), _parameter_groups(state)
-    special = (
-        each._unsharded_dtensor_spec is not None or hasattr(each._sharded_local_tensor, "fsdp_post_all_gather")
-        for each in parameters
-    )
+    special = (each.is_dtensor or hasattr(each._sharded_local_tensor, "fsdp_post_all_gather") for each in parameters)
     if len(state._modules) != 1 or any(special):
         return None
     facts = [

@@ -8,6 +8,7 @@ from torch import fx
 
 from minidynamo.graph.boxed import is_boxed, mark_boxed
 from tests.autograd.programs import assert_same, compile_program, inputs, interpret
+from tests.held_gradients import HAS_BOXED_GRADIENTS
 
 alive = []
 
@@ -34,9 +35,7 @@ def counting(gm, examples):
     return mark_boxed(call)
 
 
-@pytest.mark.skipif(
-    not hasattr(torch.autograd.Function, "boxed_grads_call"), reason="autograd hands gradients in one by one"
-)
+@pytest.mark.skipif(not HAS_BOXED_GRADIENTS, reason="autograd hands gradients in one by one")
 def test_a_gradient_that_comes_in_dies_at_its_last_use_in_backward():
     """Autograd's own operations free the tensor no later."""
     x = torch.randn(6, requires_grad=True)
