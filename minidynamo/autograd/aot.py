@@ -274,10 +274,10 @@ def _callable(
             _refusal(plan.signature),
         )
         unpack = None if hooks is None else unpacking(plan.signature, hooks.unpack)
-        again = DoubleBackward(plan.higher, derivatives, plan.signature.graph.inputs)
+        double_backward = DoubleBackward(plan.higher, derivatives, plan.signature.graph.inputs)
         backward = BackwardGraphs(compiled.compile_backward, compiled.backward_graph)
         call = graph_call.training_call(
-            plan.signature, compiled.forward, plan.saved, backward, plan.expected, again, unpack
+            plan.signature, compiled.forward, plan.saved, backward, plan.expected, double_backward, unpack
         )
         if plan.signature.unpacked:
             call = without_hooks(call)
@@ -421,14 +421,14 @@ def _joint(
     saved_by_eager: frozenset[fx.Node],
     sizes: StorageSizes,
 ) -> Joint:
-    forward, again = _forward(functional, results, sizes), extra_reads(trace, functional)
+    forward, read_by_derivatives = _forward(functional, results, sizes), extra_reads(trace, functional)
     held = [*forward.inputs, *forward.results, *final_values(forward.writes)]
     return Joint(
         forward=forward,
         tangents=functional.tangents,
         gradients=gradients,
-        writable_by_caller=writable_by_caller(forward.graph, functional.forward_nodes, held, again),
-        read_by_derivatives=again,
+        writable_by_caller=writable_by_caller(forward.graph, functional.forward_nodes, held, read_by_derivatives),
+        read_by_derivatives=read_by_derivatives,
         results_in_inputs=results.results_in_inputs,
         eager=saved_by_eager,
     )

@@ -108,8 +108,8 @@ def _readers(graph: NodeGraph, parts: Partition, *, saves_apart: bool) -> tuple[
 def keeps_all(graph: NodeGraph, parts: Partition, held: Mapping[fx.Node, Sequence[int]]) -> bool:
     """Returns `NodeGraph.keeps_all`. `held` has the targets that need each input kept for higher derivatives."""
     saved = zip((node for node in parts.saved if not is_number(node)), graph.readers)
-    apart = (node for node, targets in (*saved, *held.items()) if len(targets) in range(1, len(graph.targets)))
-    values = [node.meta["val"] for node in apart]
+    saved_in_parts = (node for node, targets in (*saved, *held.items()) if len(targets) in range(1, len(graph.targets)))
+    values = [node.meta["val"] for node in saved_in_parts]
     size = sum(value.numel() * value.itemsize for value in values)
     return not graph.frees_in_parts and isinstance(size, int) and size <= SMALL_SAVED
 

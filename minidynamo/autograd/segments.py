@@ -394,10 +394,10 @@ def _part(
 
 
 def _program(placeholders: list[fx.Node], steps: list[_Step], results: Any, entry: Settings) -> BoxedCallable:
-    around = [step.settings for step in steps]
+    settings = [step.settings for step in steps]
     plan = [
         (step, switches_between(now, before), switches_between(entry, now))
-        for step, before, now in zip(steps, [entry, *around], around)
+        for step, before, now in zip(steps, [entry, *settings], settings)
     ]
 
     def call(args: list[Any]) -> Any:

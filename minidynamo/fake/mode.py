@@ -458,8 +458,8 @@ def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Returns whether two tensors certainly overlap, except if they are the same elements in the same order."""
     if any(tensor.layout is not torch.strided or _has_symbols(tensor) for tensor in (one, other)):
         return False
-    apart = not compat.share_memory(one, other) or not (one.numel() and other.numel())
-    if one is other or apart or not all(is_dense(tensor.shape, tensor.stride()) for tensor in (one, other)):
+    is_disjoint = not compat.share_memory(one, other) or not (one.numel() and other.numel())
+    if one is other or is_disjoint or not all(is_dense(tensor.shape, tensor.stride()) for tensor in (one, other)):
         return False
     (begin, end), (first, last) = (
         (t.storage_offset() * t.itemsize, (t.storage_offset() + t.numel()) * t.itemsize) for t in (one, other)
@@ -570,8 +570,8 @@ class FakeTensorMode(compat.StandaloneFakeTensorMode):
         first = result[0].shape
         # Sizes are only compared for equal ranks: otherwise the batch size would be guarded against the number of
         # channels.
-        alike = (made is not None and made.dim() == len(first) and made.shape == first for made in result)
-        return tuple(lay_out(made) if same else made for made, same in zip(result, alike))
+        has_first_shape = (made is not None and made.dim() == len(first) and made.shape == first for made in result)
+        return tuple(lay_out(made) if same else made for made, same in zip(result, has_first_shape))
 
     def _laid_out(self, rule: Rule, result: torch.Tensor, args: Any) -> torch.Tensor:
         if result.dim() < 2:

@@ -283,7 +283,7 @@ def _conversion(
         point=point,
         run_steps=run_steps,
         caller_runs_steps=True,
-        again=RerunOptions(
+        rerun=RerunOptions(
             wanted=owner.options.on_error == "eager" or handles,
             may_handle=traced.emits_in_try or traced.user_may_catch,
             kept=frozenset(frame.fn.__code__.co_varnames) - written_slots(frame.fn.__code__),
@@ -381,8 +381,8 @@ def _graph_failed(
     times = count(diagnostic)
     publish("fallback", name, diagnostic=diagnostic)
     if times <= _MOST_FAILURE_NOTICES:
-        again = f", for time {times}" if times > 1 else ""
-        notice(replace(diagnostic, what=f"{diagnostic.what}{again}"), noticed=set())
+        repeated = f", for time {times}" if times > 1 else ""
+        notice(replace(diagnostic, what=f"{diagnostic.what}{repeated}"), noticed=set())
 
 
 _REPORT = "This is a bug of minidynamo: please report it. Until then choose another backend="

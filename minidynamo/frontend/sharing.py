@@ -69,7 +69,7 @@ class Origin:
             self.context,
             break_function=None if point is None else make_break(point, self.namespace, owner.resume_at),
             dispatcher_for=weakly(owner.compiled_callee),
-            again=replace(self.context.again, run=run_eagerly, failed=failed),
+            rerun=replace(self.context.rerun, run=run_eagerly, failed=failed),
         )
         return replace(self, context=context)
 

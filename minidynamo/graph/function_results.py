@@ -83,16 +83,16 @@ def _copied(result: torch.Tensor) -> tuple[torch.Tensor, Callable[[torch.Tensor]
     creation, base = compat.creation_of(result), result._base
     if creation is None or base is None:
         return result.clone(), lambda whole: whole
-    again: Callable[[torch.Tensor], torch.Tensor] = functools.partial(compat.replay_view, result)
+    replay: Callable[[torch.Tensor], torch.Tensor] = functools.partial(compat.replay_view, result)
     if any(compat.is_sure(s == 0) and compat.is_sure(n > 1) for n, s in zip(result.shape, result.stride())):
         whole = result.clone()  # a view is unnecessary: autograd refuses writes to overlapping elements
-        again = lambda whole: whole.view_as(whole)  # noqa: E731
+        replay = lambda whole: whole.view_as(whole)  # noqa: E731
     else:
         whole = base.detach().clone()
-        again(whole).copy_(result)
+        replay(whole).copy_(result)
 
     def view(whole: torch.Tensor) -> torch.Tensor:
-        made = again(whole)
+        made = replay(whole)
         compat.set_creation(made, creation)
         return made
 

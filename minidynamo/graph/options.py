@@ -82,8 +82,8 @@ class CompileOptions:
         return replace(self, steal=frozenset(), name=None)
 
 
-def instead(otherwise: str) -> str:
+def instead(action: str) -> str:
     """Returns the fix for a failed backend; without advising what the user has chosen already."""
     if on_error_in_force.get() == "eager":
-        return f"The function runs eagerly. To compile it, {otherwise}."
-    return f'Run the function eagerly with on_error="eager", or {otherwise}.'
+        return f"The function runs eagerly. To compile it, {action}."
+    return f'Run the function eagerly with on_error="eager", or {action}.'

@@ -335,5 +335,5 @@ def _differ_invisibly(result: torch.Tensor, wanted: torch.Tensor) -> bool:
     if keys(result.shape) != keys(wanted.shape) or any(type(stride) is not int for _, *pair in dims for stride in pair):
         return False
     is_empty = any(type(size) is int and size == 0 for size in result.shape)
-    apart = [size for size, one, other in dims if one != other]
-    return bool(apart) and (is_empty or all(type(size) is int and size == 1 for size in apart))
+    differing = [size for size, one, other in dims if one != other]
+    return bool(differing) and (is_empty or all(type(size) is int and size == 1 for size in differing))

@@ -103,9 +103,8 @@ class LocationRecorder:
         self.current = current
         self.marks = {} if current is None else _marks(current) | marks
 
-    def follow_backward(self, result: Any, maker: fx.Node, **around: Any) -> None:
-        """Enters `maker` whenever autograd calls a gradient function that `result` created, with the marks `around`
-        that call."""
+    def follow_backward(self, result: Any, maker: fx.Node, **marks: Any) -> None:
+        """Enters `maker`, with `marks`, whenever autograd calls a gradient function that `result` created."""
         values = result if isinstance(result, (tuple, list)) else (result,)
         pending = [v.grad_fn for v in values if isinstance(v, torch.Tensor) and v.grad_fn is not None]
         while pending:
@@ -113,13 +112,13 @@ class LocationRecorder:
             if function in self.known:
                 continue
             self.known[function] = maker
-            marks = dict(around)
+            prehook_marks = dict(marks)
             if isinstance(function, torch.autograd.function.BackwardCFunction):
-                marks[USERS_BACKWARD] = f"{maker.name}, {len(self.known)}"
-                register(function.register_hook, functools.partial(self._called, maker, **around))
-            register(function.register_prehook, functools.partial(self._called, maker, **marks))
+                prehook_marks[USERS_BACKWARD] = f"{maker.name}, {len(self.known)}"
+                register(function.register_hook, functools.partial(self._called, maker, **marks))
+            register(function.register_prehook, functools.partial(self._called, maker, **prehook_marks))
             if self.higher_order:
-                register(function.register_hook, functools.partial(self._returned, maker, **around))
+                register(function.register_hook, functools.partial(self._returned, maker, **marks))
             elif compat.name_of(function) in SHARED_BY_EQUALS:
                 self.corrected_functions.append(function)
                 register(function.register_hook, functools.partial(self._correct, len(self.corrected_functions) - 1))
@@ -128,8 +127,8 @@ class LocationRecorder:
     def _called(self, maker: fx.Node, *_: Any, **marks: Any) -> None:
         self.enter(maker, **marks)
 
-    def _returned(self, maker: fx.Node, returned: Any, _: Any, **around: Any) -> None:
-        self.follow_backward(returned, maker, **around)
+    def _returned(self, maker: fx.Node, returned: Any, _: Any, **marks: Any) -> None:
+        self.follow_backward(returned, maker, **marks)
 
     def _correct(self, index: int, returned: Any, given: Any) -> Any:
         return correct(self.corrected_functions[index], returned, given)
@@ -149,19 +148,19 @@ def _marks(maker: fx.Node) -> dict[str, Any]:
 
 
 class LocatingInterpreter(fx.Interpreter):
-    """Runs a torch-level graph and reports each node to `recorder`; `around` has marks for all of them."""
+    """Runs a torch-level graph and reports each node to `recorder`; `marks` apply to all nodes."""
 
     extra_traceback = False
 
-    def __init__(self, gm: fx.GraphModule, recorder: LocationRecorder, **around: Any) -> None:
+    def __init__(self, gm: fx.GraphModule, recorder: LocationRecorder, **marks: Any) -> None:
         super().__init__(gm)
         self.extra_traceback = False
         self.recorder = recorder
-        self.around = around
+        self.marks = marks
 
     def run_node(self, n: fx.Node) -> Any:
-        self.recorder.enter(n, **self.around)
+        self.recorder.enter(n, **self.marks)
         result = super().run_node(n)
         if n.op != "output":  # what it returns has been followed, and may have lost its history
-            self.recorder.follow_backward(result, n, **self.around)
+            self.recorder.follow_backward(result, n, **self.marks)
         return result

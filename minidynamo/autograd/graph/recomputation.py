@@ -104,11 +104,11 @@ def recomputable(graph: fx.Graph) -> set[fx.Node]:
     """Returns the values of `graph` that backward may compute again."""
     chains: dict[fx.Node, Chain] = {}
     for node in graph.nodes:
-        again = is_view_or_item(node)
-        if again or is_pointwise(node):
-            chain = frozenset() if again else frozenset([node])
+        is_free = is_view_or_item(node)
+        if is_free or is_pointwise(node):
+            chain = frozenset() if is_free else frozenset([node])
             chain = chain.union(*(chains.get(source, ()) for source in node.all_input_nodes))
-            if again or is_short(chain):
+            if is_free or is_short(chain):
                 chains[node] = chain
     return set(chains)
 

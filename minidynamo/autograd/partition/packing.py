@@ -54,8 +54,8 @@ def saved_in_eager(functional: FunctionalGraph) -> frozenset[fx.Node]:
     if config.saved_tensors_hooks_filtering_mode == "donated":
         return frozenset()
     forward = functional.forward_nodes.difference(functional.tangents)
-    behind = (node for node in functional.emitter.graph.nodes if node not in functional.forward_nodes)
-    return frozenset(i for node in behind for i in node.all_input_nodes if i in forward and not is_number(i))
+    backward_nodes = (node for node in functional.emitter.graph.nodes if node not in functional.forward_nodes)
+    return frozenset(i for node in backward_nodes for i in node.all_input_nodes if i in forward and not is_number(i))
 
 
 def pack(
@@ -320,8 +320,7 @@ def readers_of_tensors(signature: GraphSignature) -> tuple[tuple[int, ...], ...]
     readers = signature.graph.readers
     if not readers or not signature.unpacked:
         return readers
-    apart = dict(enumerate(readers))
     positions = (
         [leaf.index for leaf in leaves(entry.form) if isinstance(leaf, SavedIndex)] for entry in signature.unpacked
     )
-    return tuple(next((apart[i] for i in indices if apart.get(i)), ()) for indices in positions)
+    return tuple(next((readers[i] for i in indices if i < len(readers) and readers[i]), ()) for indices in positions)

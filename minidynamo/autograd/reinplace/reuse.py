@@ -251,9 +251,9 @@ class _Reinplacer:
     def is_read_late(self, node: fx.Node, variant: InplaceVariant, target: fx.Node) -> bool:
         """Returns whether another argument may be read after the write has changed it."""
         owner = self.aliases.owner_of(target)
-        around = nodes_in((node.args, node.kwargs))
-        around.remove(target)
-        found = [arg for arg in around if owner in self.aliases.owners[arg]]
+        others = nodes_in((node.args, node.kwargs))
+        others.remove(target)
+        found = [arg for arg in others if owner in self.aliases.owners[arg]]
         found = [arg for arg in found if not self.are_disjoint(arg, target)]
         op = node.target
         if not isinstance(op, OpOverload) or torch.Tag.pointwise not in op.tags or len(variant.written) > 1:

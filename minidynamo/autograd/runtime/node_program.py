@@ -289,15 +289,15 @@ class _Printer:
 
     def higher_order(self) -> Iterable[str]:
         """Yields the statements that keep the values for derivatives of the gradients."""
-        again = self.node.double_backward
-        keep = f"{self.name(again.keep, 'keep')}(args, links, hooked)"
-        if again.plan.random or again.derivatives.symbols:
+        double = self.node.double_backward
+        keep = f"{self.name(double.keep, 'keep')}(args, links, hooked)"
+        if double.plan.random or double.derivatives.symbols:
             yield f"    kept_for_derivatives = {keep}"
         else:
             version = self.name(with_version, "with_version")
-            held = ", ".join(f"{i}: {version}(args[{i}])" for i in again.plan.held)
-            links = ", ".join(f"links[{k}]" if is_linked else "None" for k, is_linked in enumerate(again.linked))
-            missing = self.name(dict(again.plan.missing), "missing")
+            held = ", ".join(f"{i}: {version}(args[{i}])" for i in double.plan.held)
+            links = ", ".join(f"links[{k}]" if is_linked else "None" for k, is_linked in enumerate(double.linked))
+            missing = self.name(dict(double.plan.missing), "missing")
             made = f"{self.name(HigherOrderState, 'Kept')}({{{held}}}, [{links}], {{}}, {{}}, {missing})"
             yield f"    kept_for_derivatives = {keep} if hooked else {made}"
         if self.separable:  # these links live as long as the results that reach them

@@ -232,18 +232,20 @@ class Gradients:
         return max(0, counting.peak - sum(storage_bytes(value) for value in strided_in(gradients)))
 
     def _computed(
-        self, arguments: Sequence[Any], saved_results: Tensors, gradients: Tensors, again: bool
+        self, arguments: Sequence[Any], saved_results: Tensors, gradients: Tensors, create_graph: bool
     ) -> tuple[torch.Tensor, ...]:
-        """Returns the gradients; they are differentiable if `again`."""
+        """Returns the gradients; they are differentiable if `create_graph`."""
         with torch.enable_grad():
             inputs = [_input(value, wanted) for value, wanted in zip(arguments, self.wanted)]
             edges = [edge for edge, given in zip(self._results(inputs, saved_results), self.given) if given]
             sources = [value for value, wanted in zip(inputs, self.wanted) if wanted]
             flows = [(edge, gradient) for edge, gradient in zip(edges, gradients) if edge is not None]
             targets, tangents = zip(*flows) if flows else ((), ())
-            found_gradients = torch.autograd.grad(targets, sources, tangents, create_graph=again, allow_unused=True)
+            found_gradients = torch.autograd.grad(
+                targets, sources, tangents, create_graph=create_graph, allow_unused=True
+            )
         return tuple(
-            torch.zeros_like(value) if gradient is None else gradient if again else _like(value, gradient)
+            torch.zeros_like(value) if gradient is None else gradient if create_graph else _like(value, gradient)
             for value, gradient in zip(sources, found_gradients)
         )
 

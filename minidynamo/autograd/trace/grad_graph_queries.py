@@ -43,7 +43,7 @@ def reachable_functions(targets: Iterable[torch.Tensor]) -> list[torch.autograd.
 def used_results(function: torch.autograd.graph.Node, targets: list[torch.Tensor]) -> set[int]:
     """Returns the numbers of the results of `function`'s operation that `targets` depend on."""
     edges = [(target.grad_fn, target.output_nr) for target in targets]
-    edges += (edge for behind in reachable_functions(targets) for edge in behind.next_functions)
+    edges += (edge for reached in reachable_functions(targets) for edge in reached.next_functions)
     return {number for after, number in edges if after == function}
 
 
@@ -117,7 +117,7 @@ def reached_results(
         if value.grad_fn is not None:
             positions.setdefault(_edge(value), position)
 
-    def behind(value: torch.Tensor | None) -> frozenset[int]:
+    def reached(value: torch.Tensor | None) -> frozenset[int]:
         if value is None or not positions:
             return frozenset()
         functions: list[Any] = reachable_functions([value])
@@ -125,7 +125,7 @@ def reached_results(
         edges.update(edge for function in functions for edge in function.metadata.get(EXTRA_EDGES, ()))
         return frozenset(position for edge, position in positions.items() if edge in edges)
 
-    return tuple(map(behind, values))
+    return tuple(map(reached, values))
 
 
 def _nearest_places(function: torch.autograd.graph.Node | None, positions: Mapping[Any, int], targets: int) -> set[int]:

@@ -547,9 +547,9 @@ class _CheckingInterpreter(LocatingInterpreter):
     """Also traces the checks that torch omits, and runs the nodes in `fallback_nodes` as fallback ops."""
 
     def __init__(
-        self, gm: fx.GraphModule, recorder: LocationRecorder, fallback_nodes: Collection[fx.Node], **around: Any
+        self, gm: fx.GraphModule, recorder: LocationRecorder, fallback_nodes: Collection[fx.Node], **marks: Any
     ) -> None:
-        super().__init__(gm, recorder, **around)
+        super().__init__(gm, recorder, **marks)
         self.fallback_nodes = fallback_nodes
         self.indices = IndexReads()
 
@@ -584,8 +584,8 @@ class _CheckingInterpreter(LocatingInterpreter):
     def run_checkpoint_body(self, gm: fx.GraphModule, inputs: tuple[Any, ...]) -> Any:
         """Runs the graph of a checkpoint. The nodes of an inner checkpoint belong to the outermost checkpoint."""
         assert self.recorder.current is not None
-        around = {"checkpoint": self.recorder.current.name, **self.around}
-        return _CheckingInterpreter(gm, self.recorder, self.fallback_nodes, **around).run(*inputs)
+        marks = {"checkpoint": self.recorder.current.name, **self.marks}
+        return _CheckingInterpreter(gm, self.recorder, self.fallback_nodes, **marks).run(*inputs)
 
     def traced_since(self, before: fx.Node | None) -> list[fx.Node]:
         """Returns the nodes after `before`, the newest first."""

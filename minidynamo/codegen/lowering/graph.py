@@ -449,9 +449,9 @@ class GraphLowering:
             self.host_names[node] = self.materialize(source)
             return True
         buffer = layout.buffer
-        again = buffer.name in self.mutated or value.buffer.name in {buffer.name, *self.mutated}
+        is_written_twice = buffer.name in self.mutated or value.buffer.name in {buffer.name, *self.mutated}
         self.mutated.add(buffer.name)
-        if again or not is_dense(buffer):
+        if is_written_twice or not is_dense(buffer):
             return False
         axes = dimensions(buffer.shape, "i")
         at = tuple(as_index(v) for v in axes)
@@ -467,8 +467,8 @@ class GraphLowering:
         """Records a write to an input if the elements of the value have the memory order of the input; returns whether
         it did."""
         new, window = value.buffer, Value.whole(target)
-        alike = (new.dtype, new.numel, value.shape) == (target.dtype, target.numel, target.shape) and is_dense(target)
-        if not alike or flatten(value.index, new.stride) != flatten(window.index, target.stride):
+        matches = (new.dtype, new.numel, value.shape) == (target.dtype, target.numel, target.shape) and is_dense(target)
+        if not matches or flatten(value.index, new.stride) != flatten(window.index, target.stride):
             return False
         self.writes.append(Write(target.name, new.name, self.calls))
         return True

@@ -167,5 +167,5 @@ def _is_copy(node: Node, program: LoopProgram) -> bool:
     if not isinstance(node, Loops) or node.out.name not in program.inputs or not isinstance(node.body, Load):
         return False
     body, source = node.body, program.buffers[node.body.buffer]
-    alike = body.valid is None and (source.dtype, source.numel) == (node.out.dtype, node.out.numel)
-    return alike and flatten(body.index, source.stride) == flatten(node.index, node.out.stride)
+    fits_input = body.valid is None and (source.dtype, source.numel) == (node.out.dtype, node.out.numel)
+    return fits_input and flatten(body.index, source.stride) == flatten(node.index, node.out.stride)

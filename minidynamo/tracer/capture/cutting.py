@@ -107,11 +107,11 @@ class Cuts:
             return []
         frame = self.frame
         here = frame.instructions[frame.index]
-        around = [i for i in frame.instructions if i.opname == "FOR_ITER" and i.index <= here.index < (i.target or 0)]
+        loops = [i for i in frame.instructions if i.opname == "FOR_ITER" and i.index <= here.index < (i.target or 0)]
         if any(called.code.co_name in _COMPREHENSIONS for called in frame.tx.frames[1:2]):
-            around.append(here)
-        loops = [location(frame.code, i.index) for i in around]
-        cuts = [self._unrolled.get((loop.filename, loop.lineno, "")) for loop in loops]
+            loops.append(here)
+        lines = [location(frame.code, loop.index) for loop in loops]
+        cuts = [self._unrolled.get((line.filename, line.lineno, "")) for line in lines]
         return [cut for cut in cuts if cut is not None]
 
     def escaping(self, roots: Iterable[VariableTracker]) -> list[VariableTracker]:

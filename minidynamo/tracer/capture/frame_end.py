@@ -226,8 +226,8 @@ def _tables_like(tx: Trace, changed: VariableTracker) -> Iterator[Source]:
     table = (instance_dict(owner.value) or {}).get(source.name)
     for other in tx.graph.values.external_values():
         if isinstance(other, ModuleVariable) and other is not owner and other.cls is owner.cls and other.source:
-            apart = (instance_dict(other.value) or {}).get(source.name)
-            if isinstance(apart, dict) and apart is not table and tx.graph.tracker_of(apart) is None:
+            other_table = (instance_dict(other.value) or {}).get(source.name)
+            if isinstance(other_table, dict) and other_table is not table and tx.graph.tracker_of(other_table) is None:
                 yield InstanceAttr(other.source, source.name)
 
 
@@ -246,6 +246,6 @@ def _guard_distinct(tx: Trace) -> None:
     dicts = [v for v in known if type(v) is DictVariable and _may_be_instance_dict(v.source)]
     for obj in known if dicts else ():
         if type(obj) is ObjectVariable and obj.source is not None:
-            apart = tuple(v.source for v in dicts if v is not obj.shares and (obj in changed or v in changed))
-            if apart and instance_dict(obj.value) is not None:  # the read creates the dictionary of a partial
-                tx.guard(Attr(obj.source, "__dict__"), GuardKind.DISTINCT_OBJECTS, apart)
+            others = tuple(v.source for v in dicts if v is not obj.shares and (obj in changed or v in changed))
+            if others and instance_dict(obj.value) is not None:  # the read creates the dictionary of a partial
+                tx.guard(Attr(obj.source, "__dict__"), GuardKind.DISTINCT_OBJECTS, others)

@@ -78,7 +78,7 @@ class ResidualContext:
     #: whether a root frame returns like a resumed frame, if there is a break and no work is left after the steps
     caller_runs_steps: bool = False
     #: the settings of a rerun, for a graph that raises
-    again: RerunOptions = field(default_factory=RerunOptions)
+    rerun: RerunOptions = field(default_factory=RerunOptions)
 
     def rebound(self, body: Any, other: ResidualContext, constants: Mapping[int, object]) -> Any:
         """Returns the program `body` of this context in the context of an equal function; `constants` maps the id of
@@ -90,7 +90,7 @@ class ResidualContext:
 
     def _functions(self) -> tuple[object, ...]:
         """Returns the functions to call that belong to the compiled function."""
-        return self.break_function, self.dispatcher_for, self.again.run, self.again.run_again
+        return self.break_function, self.dispatcher_for, self.rerun.run, self.rerun.run_again
 
 
 def print_residual(
@@ -118,7 +118,7 @@ class _Program:
         self.traced = traced
         self.parameters = list(parameters)
         self.graph = graph
-        self.around = context
+        self.context = context
         self.draws = traced.side_effects.draws
         self.names = Namespace([*parameters, *(draw.number.name for draw in self.draws if draw.number)])
         self.function = self.names.fresh(traced.name.rpartition(".")[2])
@@ -143,7 +143,7 @@ class _Program:
         self.inputs = [source for source in self.inputs if source not in self.added]
         self.rerun_printer = RerunPrinter(
             traced,
-            context.again,
+            context.rerun,
             self.names,
             parameters=self.parameters,
             args=self.args,
@@ -157,7 +157,7 @@ class _Program:
         leave = self.traced.exit
         if isinstance(leave, Return):
             return [leave.value]
-        point = self.around.point
+        point = self.context.point
         cells = leave.cells if point is None else {name: leave.cells[name] for name in point.cells}
         plain = leave.local_variables
         plain = plain if point is None else {name: plain[name] for name in point.locals}
@@ -278,12 +278,12 @@ class _Program:
     def ending(self, leaving: list[str]) -> list[str]:
         leave = self.traced.exit
         if isinstance(leave, Return):
-            return [f"return {leaving[0]}" if self.around.root else f"return None, {leaving[0]}"]
-        if leave.compiled_callee is not None and self.around.dispatcher_for is not None:
+            return [f"return {leaving[0]}" if self.context.root else f"return None, {leaving[0]}"]
+        if leave.compiled_callee is not None and self.context.dispatcher_for is not None:
             position = self.position_of_stack_slot(leave, leave.compiled_callee)
-            dispatcher_for = self.names.constant(self.around.dispatcher_for, "dispatcher_for")
+            dispatcher_for = self.names.constant(self.context.dispatcher_for, "dispatcher_for")
             leaving[position] = f"{dispatcher_for}({leaving[position]})"
-        step = self.names.constant(self.around.break_function, "break_function")
+        step = self.names.constant(self.context.break_function, "break_function")
         comment = f"# graph break: {leave.diagnostic.what.removeprefix('graph break: ')}"
         comment += f" ({leave.diagnostic.where})" if leave.diagnostic.where else ""
         values = f"[{', '.join(leaving)}]"
@@ -295,7 +295,7 @@ class _Program:
         bound = [name for name in dict.fromkeys(self.bound) if name not in donated_after_break]
         lines = [comment, f"{boxed} = {values}"]
         lines += [f"del {', '.join(bound)}"] * bool(bound)
-        driven = f"{self.names.constant(self.around.run_steps, 'drive')}({step}, {boxed})"
+        driven = f"{self.names.constant(self.context.run_steps, 'drive')}({step}, {boxed})"
         if not donated_after_break:
             return [*lines, f"return {driven}"]
         result = self.names.fresh("result")
@@ -308,7 +308,7 @@ class _Program:
 
     def position_of_stack_slot(self, leave: Break, slot: int) -> int:
         """Returns the position of a stack slot in the list of values."""
-        cells = len(leave.cells if self.around.point is None else self.around.point.cells)
+        cells = len(leave.cells if self.context.point is None else self.context.point.cells)
         return cells + sum(not isinstance(value, Null) for value in leave.stack[:slot])
 
 

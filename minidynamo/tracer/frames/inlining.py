@@ -175,7 +175,7 @@ def _python_error(
     """Returns Python's error for a call that does not fit, raised by an empty function with the same signature."""
     starred = code.co_flags & _STARRED
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + starred.bit_count()]
-    alike = _NOTHING.replace(
+    same_signature = _NOTHING.replace(
         co_argcount=code.co_argcount,
         co_posonlyargcount=code.co_posonlyargcount,
         co_kwonlyargcount=code.co_kwonlyargcount,
@@ -183,7 +183,7 @@ def _python_error(
         co_nlocals=len(names),
         co_flags=_NOTHING.co_flags | starred,
     )
-    empty = types.FunctionType(alike, {}, code.co_name, (None,) * default_count)
+    empty = types.FunctionType(same_signature, {}, code.co_name, (None,) * default_count)
     empty.__qualname__, empty.__kwdefaults__ = title, keyword_defaults
     try:
         empty(*[None] * given, **dict.fromkeys(map(str, kwargs)))

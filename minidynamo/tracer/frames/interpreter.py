@@ -121,9 +121,9 @@ class Tracer(ABC):
     def record_handlers(self) -> None:
         """Records whether a `try` or `with` is around the operation that the graph has received last."""
         if not self.user_may_catch:
-            around = [frame for frame in self.frames if is_in_try(frame.code, frame.index)]
-            self.emits_in_try |= bool(around)
-            self.user_may_catch = not all(frame.trusted for frame in around)
+            in_try = [frame for frame in self.frames if is_in_try(frame.code, frame.index)]
+            self.emits_in_try |= bool(in_try)
+            self.user_may_catch = not all(frame.trusted for frame in in_try)
 
     @abstractmethod
     def call(

@@ -131,7 +131,7 @@ def _unroll_items(tx: Tracer, sequence: SequenceVariable, what: str) -> None:
     items = sequence.items
     length = items.lazy_length() if isinstance(items, LazyList) else None
     if length is not None:
-        unroll(tx, length.now, what, most=MOST_OF_GROWING if length.more > 0 else MOST_NUMBERS)
+        unroll(tx, length.now, what, most=MOST_OF_GROWING if length.added > 0 else MOST_NUMBERS)
 
 
 def free_numbers(args: Iterable[VariableTracker]) -> list[NumberVariable]:

@@ -233,8 +233,8 @@ class _Finder:
     def _written_by(self, node: torch.fx.Node) -> frozenset[object]:
         """Returns the memory that a node writes to, directly or in a subgraph."""
         written = frozenset(node.meta.get("written_memory", ()))
-        around = node.graph.owning_module
-        modules = [getattr(around, str(operand.target)) for operand in node.all_input_nodes if operand.op == "get_attr"]
+        owner = node.graph.owning_module
+        modules = [getattr(owner, str(operand.target)) for operand in node.all_input_nodes if operand.op == "get_attr"]
         return written.union(*(self._written_by(inner) for module in modules for inner in module.graph.nodes))
 
     def places(self) -> tuple[list[torch.fx.Node], list[_Call]]:

@@ -72,12 +72,12 @@ def length_of(tx: Tracer, items: Collection[object]) -> VariableTracker:
     The length of an external container may be a symbolic number, or may be guarded only when it is used.
     """
     length = items.lazy_length() if isinstance(items, LazyList | LazyDict) else None
-    if length is not None and tx.graph.shapes.varies(length.source, length.there):
-        total = tx.call(operator.add, [tx.wrap(length.there, length.source), constant(length.more)])
-        return total if length.most is None else tx.call(min, [total, constant(length.most)])
-    if length is not None and not length.more:
-        read = tx.graph.guard_on_read(length.container, GuardKind.LENGTH, length.there)
-        return ConstantVariable(length.there, source=length.source, on_read=read)
+    if length is not None and tx.graph.shapes.varies(length.source, length.real):
+        total = tx.call(operator.add, [tx.wrap(length.real, length.source), constant(length.added)])
+        return total if length.limit is None else tx.call(min, [total, constant(length.limit)])
+    if length is not None and not length.added:
+        read = tx.graph.guard_on_read(length.container, GuardKind.LENGTH, length.real)
+        return ConstantVariable(length.real, source=length.source, on_read=read)
     return ConstantVariable(len(items))
 
 
@@ -127,7 +127,7 @@ def _getitem(tx: Tracer, self: SequenceVariable, key: VariableTracker) -> Variab
 def _tuple_slice(tx: Tracer, self: SequenceVariable, index: slice) -> SequenceVariable | None:
     """Returns a slice that is, or may be at the next call, the whole tuple, which Python returns itself; else None."""
     length = self.items.lazy_length() if isinstance(self.items, LazyList) else None
-    indices = range(len(self.items) if length is None else length.there)
+    indices = range(len(self.items) if length is None else length.real)
     if indices[index] == indices and len(self.items) == len(indices):
         return self
     if length is None or self.source is None:
@@ -305,9 +305,9 @@ def _setitem(tx: Tracer, self: ListVariable, key: VariableTracker, value: Variab
         if isinstance(self.items, LazyList):
             tx.raises(without_message(type(error)))
         # A list of equal length raises the error with Python's message.
-        storage, alike = self.cls([None] * len(self.items)), [None] * len(given) if isinstance(index, slice) else None
+        storage = self.cls([None] * len(self.items))
         try:
-            storage[index] = alike
+            storage[index] = [None] * len(given) if isinstance(index, slice) else None
         except (IndexError, ValueError) as said:
             tx.raises(said, exact=True)
         raise

@@ -31,16 +31,16 @@ class MakeLazy(Protocol):
 
 @dataclass(frozen=True)
 class Length:
-    """The length of a container: the number at `source` plus `more`, at most `most`."""
+    """The length of a container: the number at `source` plus `added`, at most `limit`."""
 
     #: expression of the real length
     source: Computed
     #: the real length in this call
-    there: int
+    real: int
     #: number of added elements minus number of removed elements
-    more: int
+    added: int
     #: upper limit (the maxlen of a deque), or None
-    most: int | None = None
+    limit: int | None = None
 
     @property
     def container(self) -> Source:
@@ -50,8 +50,8 @@ class Length:
     @property
     def now(self) -> int:
         """The length in this call."""
-        total = self.there + self.more
-        return total if self.most is None else min(total, self.most)
+        total = self.real + self.added
+        return total if self.limit is None else min(total, self.limit)
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ def _counting_frame() -> tuple[FrameBuilder, VariableTracker]:
 def test_without_effects_an_error_passes_through() -> None:
     frame = FrameBuilder()
     residual = frame.print(
-        frame.returns(frame.op(torch.neg, frame.tensor("x"))), graph=_failing, again=RerunOptions(run=print)
+        frame.returns(frame.op(torch.neg, frame.tensor("x"))), graph=_failing, rerun=RerunOptions(run=print)
     )
     with pytest.raises(RuntimeError, match="out of memory") as caught:
         residual.body([ones()])
@@ -47,7 +47,7 @@ def test_with_pending_effects_the_frame_runs_again_as_written() -> None:
         runs.append(boxed)
         return "native"
 
-    residual = frame.print(frame.returns(result), graph=_failing, again=RerunOptions(run=native))
+    residual = frame.print(frame.returns(result), graph=_failing, rerun=RerunOptions(run=native))
     x, box = ones(), Box()
     assert residual.body([x, box]) == "native"
     assert runs == [[x, box]]
@@ -57,14 +57,14 @@ def test_with_pending_effects_the_frame_runs_again_as_written() -> None:
 def test_a_frame_with_handlers_runs_again_so_that_they_see_the_error() -> None:
     frame = FrameBuilder()
     traced = frame.returns(frame.op(torch.neg, frame.tensor("x")))
-    residual = frame.print(traced, graph=_failing, again=RerunOptions(run=lambda boxed: "handled", wanted=True))
+    residual = frame.print(traced, graph=_failing, rerun=RerunOptions(run=lambda boxed: "handled", wanted=True))
     x = ones()
     assert residual.body([x]) == "handled"
 
 
 def test_arguments_die_early_even_if_the_frame_might_run_again() -> None:
     frame, result = _counting_frame()
-    residual = frame.print(frame.returns(result), graph=_failing, again=RerunOptions(run=lambda boxed: "native"))
+    residual = frame.print(frame.returns(result), graph=_failing, rerun=RerunOptions(run=lambda boxed: "native"))
     with pytest.raises(RuntimeError, match="out of memory") as caught:
         residual.body([ones(), Box()])
     assert "already been freed" in caught.value.__notes__[0]
@@ -73,7 +73,7 @@ def test_arguments_die_early_even_if_the_frame_might_run_again() -> None:
 def test_the_value_is_right_when_the_graph_does_not_fail() -> None:
     frame, result = _counting_frame()
     box = Box()
-    made = frame.print(frame.returns(result), again=RerunOptions(run=lambda boxed: "native")).body([ones(), box])
+    made = frame.print(frame.returns(result), rerun=RerunOptions(run=lambda boxed: "native")).body([ones(), box])
     assert torch.equal(made, -ones())
     assert box.__dict__ == {"count": 1}
 
@@ -86,7 +86,7 @@ def test_a_frame_that_cannot_run_again_says_what_was_lost(why: str) -> None:
     if why == "written":
         next(iter(frame.graph.nodes)).meta["mutates"] = True
     native = None if why == "no native form" else print
-    residual = frame.print(frame.returns(result), graph=_failing, again=RerunOptions(run=native))
+    residual = frame.print(frame.returns(result), graph=_failing, rerun=RerunOptions(run=native))
     with pytest.raises(RuntimeError, match="out of memory") as caught:
         residual.body([ones(), Box(), [ones()]][: len(frame.parameters)])
     assert caught.value.__notes__[-1:] == ["The changes to `m.count` of Net.step before this error were not replayed."]
@@ -102,7 +102,7 @@ def test_a_graph_that_shows_what_it_does_is_not_run_under_hooks_if_it_may_raise(
     assert traced.graph is not None
     if computes_first:
         traced.graph.meta[COMPUTES_FIRST] = True
-    residual = frame.print(traced, graph=make_boxed(traced.graph), again=RerunOptions(run=lambda boxed: "native"))
+    residual = frame.print(traced, graph=make_boxed(traced.graph), rerun=RerunOptions(run=lambda boxed: "native"))
     box = Box()
     assert torch.equal(residual.body([ones(), box]), -ones())
     with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t):
@@ -119,6 +119,6 @@ def test_a_run_as_written_in_place_of_the_graph_holds_nothing() -> None:
         boxed.clear()
         return watched() is None
 
-    residual = frame.print(traced, again=RerunOptions(run=native))
+    residual = frame.print(traced, rerun=RerunOptions(run=native))
     with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t):
         assert residual.body([ones(), Box()]) is True

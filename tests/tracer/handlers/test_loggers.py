@@ -71,7 +71,7 @@ def test_what_somebody_gets_is_written_behind_a_break(method: str, logged: list[
 
     compiled = minidynamo.compile(warns, backend="eager")
     assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 3.0))
-    assert f"Logger.{method}()" in compiled.breaks() and "log outside" in compiled.breaks()
+    assert f"Logger.{method}()" in compiled.breaks() and "Log outside" in compiled.breaks()
     assert [record.getMessage() for record in logged] == ["number 3"]
 
 

@@ -107,7 +107,7 @@ def test_a_deque_keeps_its_length(graph):
 def test_items_are_handed_on_unread(graph):
     items = items_of(graph, (5, [6]))
     length = items.lazy_length()
-    assert (length.there, length.more) == (2, 0)
+    assert (length.real, length.added) == (2, 0)
     first = items[0]
     assert first.value == 5
     known, lazy = items.lazy()
