@@ -26,20 +26,30 @@ from minidynamo.compat import OpOverload
 from minidynamo.fake.meta_functions import are_of_autograd
 from minidynamo.graph.checked_results import is_trusted
 
-NORMALIZATIONS = frozenset(
-    {
-        "native_layer_norm",
-        "native_group_norm",
-        "native_batch_norm",
-        "_batch_norm_no_update",
-        "_batch_norm_with_update",
-        "_batch_norm_with_update_functional",
-        "_native_batch_norm_legit",
-        "_native_batch_norm_legit_functional",
-        "_native_batch_norm_legit_no_training",
-    }
-)
-"""Operations whose first result has the dtype of the first argument; their other results may have another dtype."""
+RESULTS_LIKE_THE_FIRST_ARGUMENT: dict[str, int] = {
+    "native_layer_norm": 1,
+    "native_group_norm": 1,
+    "native_batch_norm": 1,
+    "_batch_norm_no_update": 1,
+    "_batch_norm_with_update": 1,
+    "_batch_norm_with_update_functional": 1,
+    "_native_batch_norm_legit": 1,
+    "_native_batch_norm_legit_functional": 1,
+    "_native_batch_norm_legit_no_training": 1,
+    # Query, key and value have one dtype, and so have their gradients.
+    "_scaled_dot_product_cudnn_attention": 1,
+    "_scaled_dot_product_cudnn_attention_backward": 3,
+    "_scaled_dot_product_efficient_attention": 1,
+    "_scaled_dot_product_efficient_attention_backward": 3,
+    "_scaled_dot_product_flash_attention": 1,
+    "_scaled_dot_product_flash_attention_backward": 3,
+    "_scaled_dot_product_flash_attention_for_cpu": 1,
+    "_scaled_dot_product_flash_attention_for_cpu_backward": 3,
+    "_scaled_dot_product_fused_attention_overrideable": 1,
+    "_scaled_dot_product_fused_attention_overrideable_backward": 3,
+}
+"""Operation -> the number of its first results that have the dtype of the first argument. Its other results may have
+another dtype."""
 
 GRADIENTS = frozenset(
     {
@@ -78,7 +88,7 @@ def is_uncertain(node: fx.Node, uncertain: Container[fx.Node]) -> bool:
         return False
     if node.target is operator.getitem:
         call, item = node.args
-        return call in uncertain and not (item == 0 and _is_like_the_first(call, uncertain))
+        return call in uncertain and not _is_like_the_first(call, item, uncertain)
     if any(source in uncertain for source in node.all_input_nodes):
         return True
     arguments = (source.meta.get("val") for source in node.all_input_nodes)
@@ -97,9 +107,10 @@ def _is_checked(node: fx.Node) -> bool:
     return isinstance(node.target, OpOverload) and not is_trusted(node.target)
 
 
-def _is_like_the_first(call: Any, uncertain: Container[fx.Node]) -> bool:
-    is_known = isinstance(call.target, OpOverload) and base_name(call.target) in NORMALIZATIONS
-    return is_known and call.args[0] not in uncertain
+def _is_like_the_first(call: Any, item: int, uncertain: Container[fx.Node]) -> bool:
+    """Returns whether a result of a call has the dtype of the first argument, and this dtype is certain."""
+    known = RESULTS_LIKE_THE_FIRST_ARGUMENT.get(base_name(call.target), 0) if isinstance(call.target, OpOverload) else 0
+    return item < known and call.args[0] not in uncertain
 
 
 def run_time_dtype(value: V | Number) -> torch.dtype | None:
