@@ -107,7 +107,7 @@ def _is_checked(node: fx.Node) -> bool:
     return isinstance(node.target, OpOverload) and not is_trusted(node.target)
 
 
-def _is_like_the_first(call: Any, item: int, uncertain: Container[fx.Node]) -> bool:
+def _is_like_the_first(call: Any, item: Any, uncertain: Container[fx.Node]) -> bool:
     """Returns whether a result of a call has the dtype of the first argument, and this dtype is certain."""
     known = RESULTS_LIKE_THE_FIRST_ARGUMENT.get(base_name(call.target), 0) if isinstance(call.target, OpOverload) else 0
     return item < known and call.args[0] not in uncertain

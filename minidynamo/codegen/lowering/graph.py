@@ -33,6 +33,7 @@ from minidynamo.codegen.ir.text import DTYPES
 from minidynamo.codegen.lowering import registry
 from minidynamo.codegen.lowering.builder import Builder
 from minidynamo.codegen.lowering.dtypes import is_left_to_torch, is_uncertain
+from minidynamo.codegen.lowering.duplicates import repeated_calls
 from minidynamo.codegen.lowering.formula import NotLowered, V
 from minidynamo.codegen.lowering.numbers import Numbers
 from minidynamo.codegen.lowering.registry import Value, dimensions
@@ -130,12 +131,16 @@ class GraphLowering:
         self.positions = {node: k for k, node in enumerate(gm.graph.nodes)}
         # Identity of a fake tensor -> its layout, without a name: each reader of a value asks for the layout.
         self.layouts: dict[int, Buffer] = {}
+        # Call -> an earlier call with the same result.
+        self.repeated: dict[fx.Node, fx.Node] = {}
 
     def run(self) -> LoopProgram:
         """Lowers all nodes."""
         outputs: tuple[Any, ...] = ()
         placeholders = {n: self._name(n) for n in self.gm.graph.nodes if n.op == "placeholder"}
         self.numbers.bind_inputs(((name, n.meta.get("val")) for n, name in placeholders.items()), self._free_name)
+        if self.kernel_devices:
+            self.repeated = repeated_calls(self.gm, lambda node: self._layout("", node.meta.get("val")))
         for node in self.gm.graph.nodes:
             match node.op:
                 case "placeholder":
@@ -240,6 +245,10 @@ class GraphLowering:
             return
         # An unused node is in the graph for the error that it may raise: ATen raises it.
         kernel = bool(node.users) and self._is_supported(node)
+        if kernel and self.repeated.get(node) in self.values:
+            self.values[node] = self.values[self.repeated[node]]
+            self.host_names[node] = self.host_names[self.repeated[node]]
+            return
         lowering = registry.find(node.target) if kernel else None
         if lowering is None or not self._lower(node, lowering):
             self._extern(node)
