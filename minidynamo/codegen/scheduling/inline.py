@@ -123,7 +123,9 @@ def _may_inline(
     name = producer.out.name
     uses = [load for load in user.body.loads if load.buffer == name]
     read = producer.body.loads
-    twice = len(uses) > 1 or users > 1
+    # Of the uses in one reader, each reads other elements if all are parts of a joined tensor.
+    parts = users == 1 and read and all(use.valid is not None for use in uses) and producer.body.cost < EXPENSIVE
+    twice = (len(uses) > 1 or users > 1) and not parts
     broadcast = _iterations(user) > _iterations(producer)
     if recomputed and _iterations(user) <= MOST_AGAIN * _iterations(producer):
         pass

@@ -38,6 +38,8 @@ from minidynamo.codegen.scheduling.fuse import Group, Item, fuse
 from minidynamo.codegen.scheduling.inline import inline, remove_unused
 from minidynamo.codegen.scheduling.kernel_reuse import Kernels
 from minidynamo.codegen.scheduling.lifetimes import reads
+from minidynamo.codegen.scheduling.order import reorder
+from minidynamo.codegen.scheduling.unroll import unroll
 
 PARTIAL = "_partial"
 """The suffix of the names of partial results."""
@@ -118,10 +120,12 @@ LONGEST_NAME = 48
 def optimize(
     program: LoopProgram, *, join: bool, materialized: Collection[str] = (), recomputed: Collection[str] = ()
 ) -> LoopProgram:
-    """Returns the loop program without dead nests, with pointwise values inlined and long reductions split."""
+    """Returns the loop program without dead nests, with pointwise nests moved and inlined and long reductions split."""
     program = remove_unused(program)
     if join:
-        program = inline(program, materialized, recomputed)
+        program = inline(reorder(program), materialized, recomputed)
+        # Inlined nests have other operands, and unrolled sums can be inlined in their turn.
+        program = inline(reorder(unroll(program)), materialized, recomputed)
     return split_reductions(program)
 
 

@@ -1,0 +1,63 @@
+"""Tests of minidynamo/codegen/scheduling/unroll.py: short sums as formulas."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from minidynamo.codegen.ir.loops import Kernel, Loops
+from minidynamo.codegen.scheduling.schedule import optimize
+from minidynamo.codegen.scheduling.unroll import MOST_UNROLLED, unroll
+from tests.codegen.graphs import check, lower, scheduled
+
+
+def shared_heads(x: Tensor, y: Tensor) -> Tensor:
+    """The gradient of a head that several query heads share, in the order of dimensions of a projection."""
+    grad = (x @ y).view(2, 3, 4, 5, 6)
+    return grad.sum(2, keepdim=True).squeeze(2).transpose(1, 2).contiguous() * 2
+
+
+HEADS = torch.randn(24, 5, 7), torch.randn(24, 7, 6)
+
+
+def folds(function, *args) -> int:
+    return sum(isinstance(n, Loops) and n.combine is not None for n in optimize(lower(function, *args), join=True).nodes)
+
+
+def test_a_short_sum_joins_a_reader_with_another_order():
+    assert folds(shared_heads, *HEADS) == 0
+    assert sum(isinstance(step, Kernel) for step in scheduled(shared_heads, *HEADS)) == 1
+    check(shared_heads, *HEADS)
+    check(shared_heads, *(x.to(torch.bfloat16) for x in HEADS))
+
+
+def test_a_sum_of_negative_zeros_is_zero():
+    def function(x: Tensor) -> Tensor:
+        return (x @ x).view(4, 2, 8).sum(1)
+
+    compiled = check(function, -torch.zeros(8, 8))
+    x = torch.full((3, 2), -0.0)
+    assert not check(lambda x: x.sum(1), x).call([x])[0].signbit().any()
+    assert compiled is not None
+
+
+def test_sums_that_share_a_kernel_with_other_nests_stay():
+    def normalized(x: Tensor) -> Tensor:
+        return x / x.sum(1, keepdim=True)
+
+    def activated(x: Tensor) -> tuple[Tensor, Tensor]:
+        y = x.sin()
+        return y, y.sum(1)
+
+    x = torch.randn(32, 4)
+    for function in (normalized, activated):
+        assert folds(function, x) == 1
+        assert sum(isinstance(step, Kernel) for step in scheduled(function, x)) == 1
+        check(function, x)
+    assert folds(lambda x: x.sum(1), torch.randn(4, MOST_UNROLLED)) == 0
+    assert folds(lambda x: x.sum(1), torch.randn(4, MOST_UNROLLED + 1)) == 1
+
+
+def test_other_folds_stay():
+    program = lower(lambda x: x.amax(1), torch.randn(4, 3))
+    assert unroll(program) == program
