@@ -37,6 +37,7 @@ from minidynamo.codegen.lowering.duplicates import repeated_calls
 from minidynamo.codegen.lowering.formula import NotLowered, V
 from minidynamo.codegen.lowering.numbers import Numbers
 from minidynamo.codegen.lowering.registry import Value, dimensions
+from minidynamo.codegen.lowering.views import RESTRIDING
 from minidynamo.compat import SYMBOLIC_NUMBERS, OpOverload, runtime_target
 from minidynamo.errors import Diagnostic, InternalError
 from minidynamo.graph.marks import IN_PLACE, PART_OF
@@ -387,9 +388,28 @@ class GraphLowering:
         if isinstance(source, fx.Node) and not output and self._is_same_view(node, source):
             return self.materialize(source)
         kept = self.values[node]
-        self._extern(node)
+        if output or not self._restride(node):
+            self._extern(node)
         self.values[node] = kept
         return self.host_names[node]
+
+    def _restride(self, node: fx.Node) -> bool:
+        """Makes a view of views in one call, from the first tensor in the chain that exists; returns whether it did."""
+        layout = self._layout("", node.meta["val"])
+        source, links = node, 0
+        while source not in self.host_names and source.target in RESTRIDING:
+            argument = source.args[0]
+            assert isinstance(argument, fx.Node)
+            source, links = argument, links + 1
+        if links < 2 or layout is None or not all(isinstance(n, int) for n in (*layout.shape, *layout.stride)):
+            return False
+        root = Name(self.materialize(source))
+        name = self._define(node)
+        args = root, layout.shape, layout.stride
+        view = torch.ops.aten._reshape_alias.default
+        layout = self.builder.buffers[name]
+        self.builder.nodes.append(Extern(name, view, args, (), (root.name,), (), layout, self._origins(node)))
+        return True
 
     def _is_same_view(self, node: fx.Node, source: fx.Node) -> bool:
         """Returns whether a view changes nothing, not even strides."""

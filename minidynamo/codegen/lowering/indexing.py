@@ -154,6 +154,16 @@ def lower_cat(builder: Builder, tensors: Sequence[Value], dim: int = 0) -> Value
     return builder.compute(builder.out.shape, body, made)
 
 
+@lowering("stack")
+def lower_stack(builder: Builder, tensors: Sequence[Value], dim: int = 0) -> Value:
+    """Joins tensors along a new dimension."""
+    along = dim % len(builder.out.shape)
+    parts = [
+        t.view((*t.shape[:along], 1, *t.shape[along:]), lambda at: (*at[:along], *at[along + 1 :])) for t in tensors
+    ]
+    return lower_cat(builder, parts, along)
+
+
 @lowering("constant_pad_nd")
 def lower_pad(builder: Builder, x: Value, pad: Sequence[int], value: V | Number = 0) -> Value:
     """Adds borders of a number to `x`; negative borders cut off."""

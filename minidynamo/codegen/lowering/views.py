@@ -19,6 +19,16 @@ from minidynamo.codegen.lowering.registry import Value, lowering
 
 ZERO = Index()
 
+aten = torch.ops.aten
+RESTRIDING = frozenset(
+    (
+        *(aten.view.default, aten._unsafe_view.default, aten.unsqueeze.default, aten.squeeze.dim, aten.squeeze.dims),
+        *(aten.squeeze.default, aten.expand.default, aten.t.default, aten.transpose.int, aten.permute.default),
+        aten._reshape_alias.default,
+    )
+)
+"""View operators whose result starts where their argument starts: sizes and strides alone say what it is."""
+
 
 def _dims(dims: int | Sequence[int], rank: int) -> list[int]:
     listed = [dims] if isinstance(dims, int) else list(dims)

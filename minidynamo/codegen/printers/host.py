@@ -19,6 +19,7 @@ from minidynamo import compat
 from minidynamo.codegen.ir.expr import Scalar
 from minidynamo.codegen.ir.loops import Buffer, Compute, Extern, GetItem, Name, Origins
 from minidynamo.codegen.ir.size import Extent, Size, parenthesized
+from minidynamo.codegen.lowering.views import RESTRIDING
 from minidynamo.codegen.memory.plan import (
     Allocate,
     Free,
@@ -54,14 +55,6 @@ ARITHMETIC: dict[Any, str] = {
     operator.pow: "{} ** {}",
 }
 """Function that computes a number -> its Python text."""
-
-
-aten = torch.ops.aten
-REINTERPRETING = {
-    *(aten.view.default, aten._unsafe_view.default, aten.unsqueeze.default, aten.squeeze.dim, aten.squeeze.dims),
-    *(aten.squeeze.default, aten.expand.default, aten.t.default, aten.transpose.int, aten.permute.default),
-}
-"""View operators whose result starts where their argument starts: sizes and strides alone say what it is."""
 
 
 class Calling(enum.Enum):
@@ -351,7 +344,7 @@ def _reinterpreted(program: HostProgram) -> set[str]:
             visible.update(step.mutates)
             if step.out in visible:
                 visible.update(step.aliases)
-            elif step.is_view and step.op in REINTERPRETING and _is_fixed(step.layout):
+            elif step.is_view and step.op in RESTRIDING and _is_fixed(step.layout):
                 found.add(step.out)
         elif isinstance(step, Launch):
             visible.update(step.args[len(step.kernel.reads) :])

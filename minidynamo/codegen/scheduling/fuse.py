@@ -26,7 +26,7 @@ FEW_ROWS = 64
 SERIAL = 1 << 16
 """A fold to fewer than FEW_ROWS rows runs on few threads, so its kernel computes at most SERIAL elements besides."""
 
-SMALL = 16384
+SMALL = {"cpp": 1 << 14, "triton": 1 << 21}
 """Below this number of elements a launch costs more than the memory traffic."""
 
 
@@ -213,7 +213,8 @@ class Fusion:
                     self.merge(self.group[p], self.group[k])
         for _, readers in sorted(self.readers.items(), key=lambda item: item[1]):
             self._join_neighbours(readers)
-        small = [k for k, n in enumerate(self.nodes) if isinstance(n, Loops) and hint(size(n.axes)) < SMALL]
+        most = SMALL.get(self.program.target, 0)
+        small = [k for k, n in enumerate(self.nodes) if isinstance(n, Loops) and hint(size(n.axes)) < most]
         self._join_neighbours(small)
 
     def _join_neighbours(self, positions: list[int]) -> None:

@@ -49,6 +49,11 @@ def _is_pure(node: Node) -> bool:
 CHEAP = 2
 """Up to this cost a value is computed once per reader, and once per element of a broadcast."""
 
+MOST_COPIES = {"triton": 4}
+DEAR = 2 * EXPENSIVE
+"""A reader may compute an element of a value that costs less than DEAR this many times: on a GPU, storing the value and
+reading it takes longer."""
+
 MOST_AGAIN = 16
 """A reader may compute an element of a recomputed value at most this many times."""
 
@@ -67,6 +72,7 @@ def inline(program: LoopProgram, materialized: Collection[str] = (), recomputed:
     needed = {*names_in(program.outputs), *program.inputs, *materialized}
     needed |= {name for n in program.nodes if not isinstance(n, Loops) for name in reads(n)}
     mutated = stores(program)
+    copies = MOST_COPIES.get(program.target, 1)
     folds = {n.out.name for n in program.nodes if isinstance(n, Loops) and n.combine is not None}.difference(
         materialized
     )
@@ -84,7 +90,9 @@ def inline(program: LoopProgram, materialized: Collection[str] = (), recomputed:
         if len(users) > 1 and any(_is_input_copy(defines(producer), nodes[u], mutated) for u in users):
             continue  # the other readers may read the value from the input
         if users and all(
-            _may_inline(producer_now, k, u, nodes, lifetimes, mutated, len(users), defines(producer) in recomputed)
+            _may_inline(
+                producer_now, k, u, nodes, lifetimes, mutated, len(users), defines(producer) in recomputed, copies
+            )
             and _keeps_checks(producer_now, nodes[u], program.buffers)
             for u in users
         ):
@@ -116,6 +124,7 @@ def _may_inline(
     mutated: dict[str, int],
     users: int,
     recomputed: bool,
+    copies: int,
 ) -> bool:
     user = nodes[u]
     if not isinstance(user, Loops):
@@ -133,7 +142,7 @@ def _may_inline(
         work = producer.body.cost
         if twice and (work > CHEAP or len(read) > 2):
             return False
-        if broadcast and work > CHEAP:
+        if broadcast and work > CHEAP and (work >= DEAR or _iterations(user) > copies * _iterations(producer)):
             return False
     elif (twice or broadcast) and producer.body.cost >= EXPENSIVE:
         return False

@@ -28,7 +28,9 @@ class _Uses:
         self.lifetimes = Lifetimes(program)
         self.returned = {root for name in names_in(program.outputs) for root in self.lifetimes.roots(name)}
         self.positions: dict[str, list[int]] = {}
+        self.made: dict[str, list[int]] = {}
         for k, node in enumerate(program.nodes):
+            self.made.setdefault(defines(node), []).append(k)
             for root in self.roots(node):
                 self.positions.setdefault(root, []).append(k)
 
@@ -41,6 +43,12 @@ class _Uses:
         if not isinstance(node, Loops) or node.combine is not None or node.body.checks:
             return False
         return defines(node) not in self.program.inputs and self.lifetimes.writes.keys().isdisjoint(self.roots(node))
+
+    def shares(self, node: Node, segment: int) -> bool:
+        """Returns whether another nest in a segment reads or computes an operand of a node."""
+        found = [k for root in self.roots(node) for k in self.positions[root]]
+        found += [k for name in reads(node) for k in self.made.get(name, ())]
+        return any(self.lifetimes.segments[k] == segment and isinstance(self.program.nodes[k], Loops) for k in found)
 
     def dies(self, root: str) -> bool:
         """Returns whether the program allocates and frees the memory."""
@@ -63,8 +71,8 @@ def _early(program: LoopProgram) -> LoopProgram:
         operands = [keys[made[name]] for name in reads(node) if name in made]
         if operands and uses.may_move(node):
             last = max(operands)
-            opened = program.nodes[last[0]]
-            if segments[k] > segments[last[0]] + _is_call(opened) and _frees_enough(uses, node, k, (*last, k), keys):
+            segment = segments[last[0]] + _is_call(program.nodes[last[0]])
+            if segments[k] > segment and uses.shares(node, segment) and _frees_enough(uses, node, k, (*last, k), keys):
                 key = *last, k
         keys.append(key)
         made[defines(node)] = k

@@ -29,8 +29,9 @@ def unroll(program: LoopProgram) -> LoopProgram:
     computed = {node.out.name for node in program.nodes if isinstance(node, Loops)}
     largest: dict[str, int] = {}
     for node in program.nodes:
-        for name in reads(node) if isinstance(node, Loops) else ():
-            largest[name] = max(largest.get(name, 0), hint(product(v.extent for v in node.axes)))
+        if isinstance(node, Loops):
+            points = hint(product(v.extent for v in node.axes))
+            largest.update((name, max(points, largest.get(name, 0))) for name in reads(node))
     nodes = [
         _formula(node)
         if isinstance(node, Loops)

@@ -10,7 +10,7 @@ from minidynamo.codegen.ir.loops import Buffer, Extern, GetItem, Loops, Name
 from minidynamo.codegen.lowering.graph import is_dense, layout_of, lower_graph
 from minidynamo.codegen.lowering.numbers import Numbers
 from minidynamo.errors import InternalError
-from tests.codegen.graphs import lower, trace
+from tests.codegen.graphs import check, lower, trace
 
 aten = torch.ops.aten
 
@@ -31,6 +31,20 @@ def test_views_for_externs_are_made_once_and_late():
     assert made.count("aten.mm.default") == 2
     assert made.index("aten.t.default") < made.index("aten.mm.default")
     assert all(n.aliases == ("x_1",) for n in externs(program) if n.is_view)
+
+
+def test_a_chain_of_views_is_one_view():
+    def products(x, w):
+        heads = (x @ w).view(2, 3, 4).transpose(1, 2)
+        return torch.bmm(heads, heads.transpose(1, 2)), heads
+
+    program = lower(products, torch.ones(6, 4), torch.ones(4, 4))
+    views = [(n.out, str(n.op), n.aliases) for n in externs(program) if n.is_view]
+    assert views == [
+        ("transpose", "aten._reshape_alias.default", ("mm",)),
+        ("transpose_1", "aten.transpose.int", ("transpose",)),
+    ]
+    check(products, torch.randn(6, 4), torch.randn(4, 4))
 
 
 def test_view_that_changes_nothing_is_skipped():

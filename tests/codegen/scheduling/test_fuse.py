@@ -30,6 +30,12 @@ def test_independent_small_kernels_are_one():
     assert outline(lambda x, y: (x + 1, y * 2), torch.ones(8), torch.ones(8)) == [["add", "mul"]]
 
 
+def test_small_is_more_on_a_gpu():
+    inputs = torch.ones(2, 1 << 16).unbind()
+    for target, count in (("cpp", 2), ("triton", 1)):
+        assert len(scheduled(lambda x, y: (x + 1, y * 2), *inputs, target=target)) == count
+
+
 def test_a_reader_at_other_places_is_a_kernel_of_its_own():
     assert outline(lambda x: (e := x.exp()) * 2 + e.flip(0), X) == [["exp"], ["add"]]
 

@@ -35,8 +35,8 @@ def test_stores_into_inputs_stay():
 X = torch.ones(4, 5)
 
 
-def inlined(function, *args):
-    program = inline(remove_unused(lower(function, *args)))
+def inlined(function, *args, target="cpp"):
+    program = inline(remove_unused(lower(function, *args, target=target)))
     verify_program(program)
     return [n.out.name for n in program.nodes if isinstance(n, Loops)], program
 
@@ -56,6 +56,32 @@ def test_expensive_values_are_not_computed_twice():
 def test_expensive_values_are_not_computed_once_per_broadcast_element():
     assert inlined(lambda x, b: x + b.exp(), X, torch.ones(5))[0] == ["exp", "add"]
     assert inlined(lambda x, b: x + b * 2, X, torch.ones(5))[0] == ["add"]
+
+
+def test_a_gpu_computes_a_moderate_value_for_each_of_a_few_copies():
+    def repeated(count):
+        return lambda x, y: ((x + y) * x - y * (x - 1)).unsqueeze(1).expand(4, count, 5).contiguous()
+
+    for target, count, names in (
+        ("triton", 4, ["clone"]),
+        ("triton", 5, ["sub_1", "clone"]),
+        ("cpp", 4, ["sub_1", "clone"]),
+    ):
+        assert inlined(repeated(count), X, X, target=target)[0] == names
+    assert inlined(lambda x: x.sin().unsqueeze(1).expand(4, 2, 5).contiguous(), X, target="triton")[0] == [
+        "sin",
+        "clone",
+    ]
+
+
+def test_parts_of_a_joined_tensor_are_computed_once_per_element():
+    def joined(x, y, z):
+        value = x * y * z
+        return torch.cat((value[:, 3:], value[:, :3]), -1) * x
+
+    assert inlined(joined, *torch.ones(3, 4, 6))[0] == ["mul_2"]
+    assert inlined(lambda x, y, z: (v := x * y * z) + v.flip(1), *torch.ones(3, 4, 6))[0] == ["mul_1", "add"]
+    assert inlined(lambda x, y, z: joined(x, y, z.exp()), *torch.ones(3, 4, 6))[0] == ["mul_1", "mul_2"]
 
 
 def test_outputs_and_arguments_of_externs_stay():

@@ -21,7 +21,9 @@ HEADS = torch.randn(24, 5, 7), torch.randn(24, 7, 6)
 
 
 def folds(function, *args) -> int:
-    return sum(isinstance(n, Loops) and n.combine is not None for n in optimize(lower(function, *args), join=True).nodes)
+    return sum(
+        isinstance(n, Loops) and n.combine is not None for n in optimize(lower(function, *args), join=True).nodes
+    )
 
 
 def test_a_short_sum_joins_a_reader_with_another_order():
