@@ -24,8 +24,8 @@ MOST_UNROLLED = 8
 
 
 def unroll(program: LoopProgram) -> LoopProgram:
-    """Returns the program with each short sum as a formula, unless the sum may share a kernel with the nests that
-    compute its elements, or with readers that need it for each of the elements."""
+    """Returns the program with each short sum that a nest reads as a formula, unless the sum may share a kernel with
+    the nests that compute its elements, or with readers that need it for each of the elements."""
     computed = {node.out.name for node in program.nodes if isinstance(node, Loops)}
     largest: dict[str, int] = {}
     for node in program.nodes:
@@ -37,7 +37,7 @@ def unroll(program: LoopProgram) -> LoopProgram:
         if isinstance(node, Loops)
         and _is_short(node)
         and computed.isdisjoint(reads(node))
-        and largest.get(node.out.name, 0) <= hint(node.out.numel)
+        and 0 < largest.get(node.out.name, 0) <= hint(node.out.numel)
         else node
         for node in program.nodes
     ]
