@@ -37,7 +37,7 @@ from minidynamo.codegen.lowering.duplicates import repeated_calls
 from minidynamo.codegen.lowering.formula import NotLowered, V
 from minidynamo.codegen.lowering.numbers import Numbers
 from minidynamo.codegen.lowering.registry import Value, dimensions
-from minidynamo.codegen.lowering.views import RESTRIDING
+from minidynamo.codegen.lowering.views import RESTRIDE, RESTRIDING
 from minidynamo.compat import SYMBOLIC_NUMBERS, OpOverload, runtime_target
 from minidynamo.errors import Diagnostic, InternalError
 from minidynamo.graph.marks import IN_PLACE, PART_OF
@@ -406,9 +406,8 @@ class GraphLowering:
         root = Name(self.materialize(source))
         name = self._define(node)
         args = root, layout.shape, layout.stride
-        view = torch.ops.aten._reshape_alias.default
         layout = self.builder.buffers[name]
-        self.builder.nodes.append(Extern(name, view, args, (), (root.name,), (), layout, self._origins(node)))
+        self.builder.nodes.append(Extern(name, RESTRIDE, args, (), (root.name,), (), layout, self._origins(node)))
         return True
 
     def _is_same_view(self, node: fx.Node, source: fx.Node) -> bool:

@@ -156,7 +156,9 @@ def lower_cat(builder: Builder, tensors: Sequence[Value], dim: int = 0) -> Value
 
 @lowering("stack")
 def lower_stack(builder: Builder, tensors: Sequence[Value], dim: int = 0) -> Value:
-    """Joins tensors along a new dimension."""
+    """Joins tensors along a new dimension in a kernel on a GPU; on a CPU, torch copies the tensors."""
+    if builder.target != "triton":
+        raise NotLowered
     along = dim % len(builder.out.shape)
     parts = [
         t.view((*t.shape[:along], 1, *t.shape[along:]), lambda at: (*at[:along], *at[along + 1 :])) for t in tensors

@@ -20,11 +20,13 @@ from minidynamo.codegen.lowering.registry import Value, lowering
 ZERO = Index()
 
 aten = torch.ops.aten
+RESTRIDE = aten._reshape_alias.default
+"""Views memory from the start of its argument, with sizes and strides."""
 RESTRIDING = frozenset(
     (
         *(aten.view.default, aten._unsafe_view.default, aten.unsqueeze.default, aten.squeeze.dim, aten.squeeze.dims),
         *(aten.squeeze.default, aten.expand.default, aten.t.default, aten.transpose.int, aten.permute.default),
-        aten._reshape_alias.default,
+        RESTRIDE,
     )
 )
 """View operators whose result starts where their argument starts: sizes and strides alone say what it is."""

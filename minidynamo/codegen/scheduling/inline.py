@@ -132,8 +132,8 @@ def _may_inline(
     name = producer.out.name
     uses = [load for load in user.body.loads if load.buffer == name]
     read = producer.body.loads
-    # Of the uses in one reader, each reads other elements if all are parts of a joined tensor.
-    parts = users == 1 and read and all(use.valid is not None for use in uses) and producer.body.cost < EXPENSIVE
+    # On a GPU, parts of a joined tensor count as one use: each of them reads other elements.
+    parts = copies > 1 and users == 1 and producer.body.cost < EXPENSIVE and all(use.valid is not None for use in uses)
     twice = (len(uses) > 1 or users > 1) and not parts
     broadcast = _iterations(user) > _iterations(producer)
     if recomputed and _iterations(user) <= MOST_AGAIN * _iterations(producer):

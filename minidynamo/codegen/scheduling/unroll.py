@@ -24,8 +24,10 @@ MOST_UNROLLED = 8
 
 
 def unroll(program: LoopProgram) -> LoopProgram:
-    """Returns the program with each short sum that a nest reads as a formula, unless the sum may share a kernel with
-    the nests that compute its elements, or with readers that need it for each of the elements."""
+    """Returns a GPU's program with formulas for short sums that a nest reads, unless a sum may share a kernel with the
+    nests that compute its elements, or with readers that need it for each of the elements."""
+    if program.target != "triton":
+        return program
     computed = {node.out.name for node in program.nodes if isinstance(node, Loops)}
     largest: dict[str, int] = {}
     for node in program.nodes:

@@ -35,21 +35,22 @@ def test_joining():
 
 
 def test_stacking():
-    narrow, wide = X, X.to(torch.float64) * 2
-    check(
-        lambda x, y: (torch.stack([x, y]), torch.stack([y, x, x], 1), torch.stack([x, x], -1)), narrow, wide, exact=True
-    )
-    check(lambda x: (torch.stack([x[0, 0, 0], x[1, 0, 0]]), torch.stack([x[:0], x[:0]])), X, exact=True)
-    assert isinstance(lower(lambda x: torch.stack([x] * 20), X).nodes[0], Extern)
+    wide = X.to(torch.float64) * 2
+    for target in ("cpp", "triton"):
+        check(lambda x, y: (torch.stack([x, y]), torch.stack([y, x, x], 1)), X, wide, target=target, exact=True)
+        check(lambda x: (torch.stack([x, x], -1), torch.stack([x[0, 0, 0], x[1, 0, 0]])), X, target=target, exact=True)
+    assert isinstance(lower(lambda x: torch.stack([x] * 20), X, target="triton").nodes[0], Extern)
 
 
-def test_a_stack_is_stored_in_the_layout_of_its_reader():
+def test_a_gpu_stacks_in_the_layout_of_the_reader():
     def gradient_of_unbind(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return torch.stack([x @ y, y @ x, x @ x]).permute(1, 0, 2).reshape(8, 24) @ y.repeat(3, 1)
 
-    nodes = lower(gradient_of_unbind, torch.randn(8, 8), torch.randn(8, 8)).nodes
-    assert not any(isinstance(n, Extern) and n.op is torch.ops.aten.stack.default for n in nodes)
-    check(gradient_of_unbind, torch.randn(8, 8), torch.randn(8, 8))
+    inputs = torch.randn(8, 8), torch.randn(8, 8)
+    for target, count in (("cpp", 1), ("triton", 0)):
+        nodes = lower(gradient_of_unbind, *inputs, target=target).nodes
+        assert sum(isinstance(n, Extern) and n.op is torch.ops.aten.stack.default for n in nodes) == count
+        check(gradient_of_unbind, *inputs, target=target)
 
 
 def test_padding():
