@@ -109,10 +109,34 @@ def _range(tx: Tracer, *given: VariableTracker) -> VariableTracker:
         with contextlib.suppress(TypeError, ValueError):
             varies = any(isinstance(bound, NumberVariable) for bound in bounds)
             unroll(tx, len(range(*here)), "a loop over a range", varies=varies)
+            if varies and len(here) == 3 and _is_looped_over(tx):
+                steps = _steps(tx, bounds, len(range(*here)))
+                if steps is not None:
+                    return SequenceIterator(Slots(steps), cls=TUPLE_ITERATOR)
     plain = [expect_constant(tx, bound, "a bound of a range") for bound in bounds]
     result = folded(tx, range, bounds, plain, {})
     assert result is not None
     return result
+
+
+def _is_looped_over(tx: Tracer) -> bool:
+    """Returns whether the result of this call only starts a loop."""
+    frame = tx.frames[-1]
+    return frame.instructions[frame.next_index].opname == "GET_ITER"
+
+
+def _steps(tx: Tracer, bounds: list[VariableTracker], count: int) -> list[VariableTracker] | None:
+    """Returns the `count` items of a range, and guards their number instead of the bounds; None unless the step is
+    positive."""
+    start, stop, step = bounds
+    if not tx.truth(tx.call(operator.gt, [step, ConstantVariable(0)])):
+        return None
+    items = [start]
+    for number in range(1, count + 1):
+        items.append(tx.call(operator.add, [start, tx.call(operator.mul, [step, ConstantVariable(number)])]))
+    if count and not tx.truth(tx.call(operator.lt, [items[count - 1], stop])):
+        return None
+    return items[:count] if tx.truth(tx.call(operator.le, [stop, items[count]])) else None
 
 
 @registry.function(reversed)

@@ -18,7 +18,7 @@ import torch
 
 import minidynamo
 from minidynamo.testing import assert_same_as_eager
-from tests.end_to_end.programs import table
+from tests.end_to_end.programs import rows_of, table
 
 X = torch.arange(4.0)
 
@@ -480,3 +480,50 @@ def test_what_is_of_another_kind_is_not_equal_whatever_it_is(kind: str, other: A
 
     make = [lambda value=value: (torch.randn(3), value, other) for value in values]
     assert_same_as_eager(program, *make, graphs=1, breaks=0, recompiles=0)
+
+
+class Steps:
+    def chunks(x, size):
+        parts = [x[i : i + size].sin().sum() + i for i in range(0, x.shape[0], size)]
+        return torch.stack(parts)
+
+    def one_step(x, size):
+        n = x.shape[0]
+        for start in range(0, n, n):
+            x = x[start : start + n] * (start + 2)
+        return x
+
+    def from_both_ends(x, size):
+        total = x.sum()
+        for i in range(1, x.shape[0] - 1, size):
+            total = total + x[i] * i
+        return total
+
+    def no_steps(x, size):
+        for i in range(x.shape[0], 3, size):
+            x = x + i
+        return x
+
+    def with_a_break(x, size):
+        for i in range(0, x.shape[0], size):
+            x = x + x[i]
+            minidynamo.graph_break()
+        return x
+
+
+@pytest.mark.parametrize("program", rows_of(Steps))
+def test_a_range_with_steps_has_a_version_for_each_number_of_steps(program):
+    compiled, compiles = minidynamo.compile(program, backend="eager"), []
+    for size in (8, 7, 6, 5):
+        for length in (size + 1, size + 2, 2 * size - 2, 2 * size):
+            x = torch.randn(length)
+            assert torch.equal(compiled(x, size), program(x, size))
+        compiles.append(compiled.stats.compiles)
+    assert compiles[1] == compiles[-1], compiles
+
+
+def test_steps_back_are_the_same():
+    def fn(x):
+        return [x[i] * i for i in range(x.shape[0] - 1, -1, -2)]
+
+    assert_same_as_eager(fn, *[functools.partial(torch.randn, length) for length in (4, 5, 6, 7)])
