@@ -44,3 +44,12 @@ def test_classes_are_named_as_in_messages():
     for value in (collections.deque(), functools.partial(len), datetime.date(2020, 1, 1), 3):
         with pytest.raises(AttributeError, match=f"^'{re.escape(compat.name_in_errors(type(value)))}' object"):
             value.missing  # noqa: B018
+
+
+def test_classes_of_the_interpreter_are_not_made_at_run_time():
+    class Own(float):
+        pass
+
+    assert not compat.is_made_at_run_time(float) and not compat.is_made_at_run_time(type(sys.flags))
+    assert compat.is_made_at_run_time(Own)
+    assert compat.is_immutable_class(enumerate) and not compat.is_immutable_class(Own)

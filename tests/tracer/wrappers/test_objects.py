@@ -1,5 +1,4 @@
 import contextvars
-import sys
 import weakref
 
 import numpy as np
@@ -9,7 +8,6 @@ import torch
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Local
 from minidynamo.tracer.wrap import wrap
-from minidynamo.tracer.wrappers.objects import is_made_in_c
 from minidynamo.variables.objects import (
     ClassVariable,
     ContextVarVariable,
@@ -45,10 +43,6 @@ def test_trackers_and_their_guards():
 def test_a_number_of_a_users_class_keeps_a_plain_one():
     variable = wrap(empty_graph(), Degrees(1.5), V)
     assert isinstance(variable, ObjectVariable) and variable.storage.value == 1.5
-
-
-def test_classes_made_in_c():
-    assert is_made_in_c(float) and is_made_in_c(type(sys.flags)) and not is_made_in_c(Degrees)
 
 
 class Named(torch.Tensor):
