@@ -24,8 +24,9 @@ from minidynamo.codegen.lowering.registry import lowered_ops as lowered_ops
 from minidynamo.codegen.memory.plan import Handing, HostProgram, verify_host
 from minidynamo.codegen.peak_splitting import Deaths, Limit, cut_at_peak, excess, scheduled
 from minidynamo.codegen.printers import cpp, triton
-from minidynamo.codegen.printers.host import Calling, HostText, print_host
+from minidynamo.codegen.printers.host import Calling, print_host
 from minidynamo.codegen.runtime import library, triton_launch
+from minidynamo.codegen.runtime.host_text import HostText
 from minidynamo.config import config
 from minidynamo.core import artifacts
 from minidynamo.core.events import notice, phase

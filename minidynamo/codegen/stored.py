@@ -18,8 +18,8 @@ from minidynamo.codegen.ir import loops
 from minidynamo.codegen.ir.expr import Scalar
 from minidynamo.codegen.ir.size import Derived, Size, Symbol
 from minidynamo.codegen.printers import cpp, triton
-from minidynamo.codegen.printers.host import HostText
 from minidynamo.codegen.runtime import host_functions, library, random_numbers, triton_launch
+from minidynamo.codegen.runtime.host_text import HostText
 from minidynamo.codegen.runtime.triton_launch import LaunchSpec
 from minidynamo.core import artifacts
 from minidynamo.core.events import phase

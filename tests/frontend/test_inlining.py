@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import minidynamo
-from minidynamo.codegen.printers.host import HostText
+from minidynamo.codegen.runtime.host_text import HostText
 from minidynamo.frontend.inlining import inlined
 from minidynamo.graph.boxed_text import BoxedText, Call, Pack, load
 from minidynamo.testing import assert_same_as_eager

@@ -10,7 +10,6 @@ import math
 import operator
 import types
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -35,9 +34,10 @@ from minidynamo.codegen.memory.plan import (
 from minidynamo.codegen.printers.base import Lines, extent_of
 from minidynamo.codegen.runtime import random_numbers
 from minidynamo.codegen.runtime.host_functions import count_as_new, on_gpu
+from minidynamo.codegen.runtime.host_text import HostText
 from minidynamo.core.names import Namespace
-from minidynamo.graph.boxed import UNBOXED, run_steps
-from minidynamo.graph.boxed_text import BoxedText, load
+from minidynamo.graph.boxed import run_steps
+from minidynamo.graph.boxed_text import BoxedText
 from minidynamo.graph.checked_results import Promise, check_number_of, is_trusted
 from minidynamo.graph.rng_replay import draw, draw_again
 
@@ -63,43 +63,6 @@ class Calling(enum.Enum):
     TENSORS = "tensors"
     IN_LIBRARY = "tensors; the launchers are in a C++ library, and a library draws random numbers"
     ON_STREAM = "a stream, the number of rows, and the addresses of tensors"
-
-
-@dataclass(frozen=True)
-class HostText:
-    """The text of a host program."""
-
-    #: the name of the program
-    name: str
-    #: the name of the list argument
-    args: str
-    #: the statements
-    body: BoxedText
-    #: the name of the argument that receives results; "" if the program hands over none
-    receiver: str = ""
-    #: the name of `run_steps` among the globals; "" if the program does not run in steps
-    run_steps: str = ""
-
-    def source(self) -> str:
-        """Returns the text of the boxed function `call(args)`, or `call(args, receiver)`."""
-        args, inputs = self.args, self.body.inputs
-        parameters = f"{args}, {self.receiver}=None" if self.receiver else args
-        lines = [f"if {args}.__class__ is not list:"]
-        lines.append(f"    raise TypeError({UNBOXED!r}.format({args}.__class__.__name__))")
-        lines += [f"{', '.join(inputs)}{',' if len(inputs) == 1 else ''} = {args}"] * bool(inputs)
-        lines += [f"{args}.clear()", *map(str, self.body.lines), f"return {self.body.result}"]
-        head = f"def steps({args}):" if self.run_steps else f"def call({parameters}):"
-        text = [f"# The host program of {self.name}.", head, *(f"    {line}" for line in lines), "", ""]
-        if self.run_steps:
-            text += [f"def call({parameters}):", f"    return {self.run_steps}(steps({args}), {self.receiver})", "", ""]
-            text.append("call._steps = steps")
-        text.append("call._boxed_call = True")
-        text += ["call._hands_over = True"] * bool(self.receiver)
-        return "\n".join([*text, ""])
-
-    def load(self, namespace: dict[str, Any]) -> types.FunctionType:
-        """Returns the function, with these globals."""
-        return load("host", self.name, self.source(), None if self.receiver else self.body, namespace, "call")
 
 
 def print_host(
