@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 
 import pytest
@@ -48,7 +49,12 @@ def in_operations(x):
     n, m = x.sum().item(), (x > 0).sum().item()
     y = x * n + m - torch.full((3,), n) / (n + 10) + torch.tensor(n) * torch.tensor(m)
     y = torch.where(y > n, y, m).clamp(min=n).add(x, alpha=n) + x.new_full((3,), n)
-    return y.mul_(n).sub_(m), x**n, n**x, (x > 0) * n, x.long() * n, x.long() + m, x.bfloat16() * n
+    return y.mul_(n).sub_(m), (x > 0) * n, x.long() * n, x.long() + m, x.bfloat16() * n
+
+
+def in_powers(x):
+    n = x.sum().item()
+    return x**n, n**x
 
 
 def read_late(x):
@@ -72,13 +78,16 @@ def raising(x):
         return y + 1
 
 
-PROGRAMS = [returned, stored, arithmetic, functions, in_operations, read_late, within_range, raising]
+PROGRAMS = [returned, stored, arithmetic, functions, in_operations, in_powers, read_late, within_range, raising]
+
+# torch 2.11 compares the number with 1, 2 and 0.5, so the graph ends.
+BREAKING = [raising] if "statically_known_true" in inspect.getsource(torch._refs.pow) else [raising, in_powers]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_numbers_stay_in_the_graph(program, backend):
-    compiled = minidynamo.compile(program, backend=backend, fullgraph=program is not raising)
+    compiled = minidynamo.compile(program, backend=backend, fullgraph=program not in BREAKING)
     for scale in (1.0, -2.5, 3.0):
         x = torch.tensor([0.5, -1.5, 2.25]) * scale
         if program is stored:
@@ -89,7 +98,7 @@ def test_numbers_stay_in_the_graph(program, backend):
         found = compiled(x.clone())
         torch.testing.assert_close(found, wanted, rtol=1e-6, atol=1e-6, equal_nan=True)
         assert [type(n) for n in leaves(found)] == [type(n) for n in leaves(wanted)]
-    assert program is raising or compiled.stats.compiles == 1
+    assert program in BREAKING or compiled.stats.compiles == 1
 
 
 def leaves(values):
