@@ -3,7 +3,6 @@ decorators."""
 
 from __future__ import annotations
 
-import pytest
 import torch
 from torch.profiler import record_function
 
@@ -105,7 +104,6 @@ def test_a_break_in_a_range_opens_it_for_real():
     assert any(event.key == "mine" for event in profile.key_averages())
 
 
-@pytest.mark.filterwarnings("ignore:.*Profiler clears events:UserWarning")  # of torch 2.11
 def test_a_range_that_a_break_has_left_open_is_left_behind_the_next_graph():
     def program(x, fails):
         try:
