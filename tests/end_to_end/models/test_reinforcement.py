@@ -94,7 +94,8 @@ def test_learning_from_a_replay_memory(backend):
     compiles = _train(learn, follow, learner)
     reference = Learner()
     _train(Learner.learn, Learner.follow, reference)
-    assert compiles[3] == compiles[-1], compiles
+    # Two samples may have as many states by chance: then this size varies from a later call on.
+    assert compiles[5] == compiles[-1], compiles
     for module, other in ((learner.policy, reference.policy), (learner.target, reference.target)):
         for found, expected in zip(module.parameters(), other.parameters()):
             torch.testing.assert_close(found, expected)
