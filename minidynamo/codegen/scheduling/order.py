@@ -102,18 +102,18 @@ def _late(program: LoopProgram) -> LoopProgram:
     segments = uses.lifetimes.segments
     # Nests that move directly before the node at a position, in reverse order.
     moved: dict[int, list[int]] = {}
-    place = {k: k for k in range(len(program.nodes))}
+    moved_to = {k: k for k in range(len(program.nodes))}
     readers = _readers(program)
     for k in range(len(program.nodes) - 1, -1, -1):
         node = program.nodes[k]
         if not uses.may_move(node) or not uses.dies(defines(node)):
             continue
-        first = min((place[r] for r in readers.get(defines(node), ())), default=k)
-        if segments[first] > segments[k] and _keeps_no_more(uses, node, k, first, place):
+        first = min((moved_to[r] for r in readers.get(defines(node), ())), default=k)
+        if segments[first] > segments[k] and _keeps_no_more(uses, node, k, first, moved_to):
             moved.setdefault(first, []).append(k)
-            place[k] = first
+            moved_to[k] = first
     order = [
-        n for k in range(len(program.nodes)) for n in (*reversed(moved.get(k, ())), *([k] if place[k] == k else []))
+        n for k in range(len(program.nodes)) for n in (*reversed(moved.get(k, ())), *([k] if moved_to[k] == k else []))
     ]
     return dataclasses.replace(program, nodes=tuple(program.nodes[k] for k in order))
 
@@ -126,12 +126,12 @@ def _readers(program: LoopProgram) -> dict[str, list[int]]:
     return found
 
 
-def _keeps_no_more(uses: _Uses, node: Node, position: int, first: int, place: Mapping[int, int]) -> bool:
+def _keeps_no_more(uses: _Uses, node: Node, position: int, first: int, moved_to: Mapping[int, int]) -> bool:
     """Returns whether the operands that live longer, if a node moves from `position` to `first`, are smaller than its
     result, or as large if a nest reads the result. Inputs never live longer."""
     longer = []
     for root in uses.roots(node):
-        end = max((place[k] for k in uses.positions[root] if k != position), default=-1)
+        end = max((moved_to[k] for k in uses.positions[root] if k != position), default=-1)
         if end < first and root not in uses.returned and root not in uses.program.constants:
             longer.append(root)
     if not all(map(uses.dies, longer)):

@@ -55,8 +55,8 @@ def _is_short(node: Loops) -> bool:
 
 def _elements(node: Loops) -> Iterator[Expr]:
     """Yields the elements that a fold joins, in order."""
-    for place in itertools.product(*(range(hint(v.extent)) for v in node.reduced)):
-        yield node.body.substitute(dict(zip(node.reduced, map(as_index, place))))
+    for index in itertools.product(*(range(hint(v.extent)) for v in node.reduced)):
+        yield node.body.substitute(dict(zip(node.reduced, map(as_index, index))))
 
 
 def _formula(node: Loops) -> Loops:

@@ -64,12 +64,12 @@ class Trace(Tracer):
         self.graph.on_kind = weakly(self._leave_kind)
         self.graph.values.namespace_of = weakly(self._namespace_of)
 
-    def _leave_kind(self, place: Source) -> None:
+    def _leave_kind(self, source: Source) -> None:
         if not self.graph.may_break_here:
             return
         self.break_graph(
             "MD218",
-            f"the program reads `{place.display()}`, of another kind from call to call",
+            f"the program reads `{source.display()}`, of another kind from call to call",
             why="Each combination of kinds needs a version of its own; from here on Python runs the code.",
             fix="Keep the items of one kind in one list, or use tensors with a mask.",
         )
