@@ -119,7 +119,7 @@ def scheduled(
         return loops, steps, host, memory_plan(host)
 
     best, kept = attempt(), list[Change]()
-    plan = best[3].without_workspace()
+    plan = best[3]
     cases = _cases(limit, handing_over, deaths)
     dead = deaths.may if handing_over else frozenset[str]()
     optimistic = [case._replace(dying=case.dying | dead, limit=None) for case in cases if dead]
@@ -130,7 +130,7 @@ def scheduled(
                 if more in kept:
                     continue
                 candidate = attempt(*kept, more)
-                candidate_plan = candidate[3].without_workspace()
+                candidate_plan = candidate[3]
                 after = [case.badness(candidate_plan) for case in (*cases, *optimistic)]
                 if after != before and all(new <= old for new, old in zip(after, before)):
                     best, plan, kept = candidate, candidate_plan, [*kept, more]
@@ -144,14 +144,12 @@ def scheduled(
 
 def excess(memory: MemoryPlan, limit: Limit, *, handing_over: Handing, deaths: Deaths) -> int:
     """Returns the bytes by which the peak exceeds the limit; 0 or less if it does not."""
-    plan = memory.without_workspace()
-    return max(case.peak(plan) - (case.limit or 0) for case in _cases(limit, handing_over, deaths))
+    return max(case.peak(memory) - (case.limit or 0) for case in _cases(limit, handing_over, deaths))
 
 
 def cut_at_peak(memory: MemoryPlan, gm: fx.GraphModule, *, handing_over: Handing, deaths: Deaths) -> frozenset[str]:
     """Returns the graph nodes whose folds were cut into chunks, and whose partial results are alive at the peak."""
-    plan = memory.without_workspace()
-    found = {name for case in _cases(lambda *_: 0, handing_over, deaths) for name in case.at_peak(plan)}
+    found = {name for case in _cases(lambda *_: 0, handing_over, deaths) for name in case.at_peak(memory)}
     partial = tuple(name.removesuffix(PARTIAL) for name in found if name.endswith(PARTIAL))
     return frozenset(n.name for n in gm.graph.nodes if any(f"{name}_".startswith(f"{n.name}_") for name in partial))
 

@@ -20,9 +20,6 @@ SMALL_GRADIENTS = 1 << 15
 SMALL_SAVED = 1 << 12
 """The most bytes of saved tensors that may outlive the result that needs them: a node for each result takes longer."""
 
-WORKSPACE_PREFIX = "inside_"
-"""The prefix of the names of buffers that are workspace."""
-
 
 @dataclass(frozen=True)
 class PlannedBuffer:
@@ -98,11 +95,6 @@ class MemoryPlan:
         step = usage.index(max(usage)) if max(usage) > 0 else -1
         ends = ((buffer, buffer.end(accumulating)) for buffer in self.buffers if 0 <= buffer.born <= step)
         return [buffer for buffer, end in ends if end is None or end >= step]
-
-    def without_workspace(self) -> MemoryPlan:
-        """Returns the plan without the memory that torch's kernels allocate while they run."""
-        kept = tuple(buffer for buffer in self.buffers if not buffer.name.startswith(WORKSPACE_PREFIX))
-        return replace(self, buffers=kept)
 
     @property
     def inputs(self) -> list[PlannedBuffer]:
@@ -216,12 +208,6 @@ class PlanRecorder:
         self._buffers[name] = PlannedBuffer(name, size, step, None, reuses, operations, where)
         self._owner[name] = name
         self._names[name] = {name}
-
-    def add_workspace(self, name: str, size: int, operations: str = "", where: UserLocation | None = None) -> None:
-        """Records `size` bytes of workspace of the kernel that computes `name` in this step."""
-        if size:
-            self.make(WORKSPACE_PREFIX + name, size, operations, where)
-            self.free([WORKSPACE_PREFIX + name])
 
     def view(self, name: str, of: str) -> bool:
         """Records a further name for the memory of `of`; returns whether that memory is known."""

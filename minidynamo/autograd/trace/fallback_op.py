@@ -26,10 +26,8 @@ from minidynamo.autograd.graph.numbers import is_symbolic
 from minidynamo.autograd.graph.recomputation import is_random
 from minidynamo.autograd.trace.grad_graph_queries import EXTRA_EDGES, reachable_functions
 from minidynamo.compat import FakeTensor, OpOverload
-from minidynamo.graph.pytree import tensors_in
 from minidynamo.graph.scalar_arguments import key_of_whole
 from minidynamo.graph.torch_settings import preserved, restore, settings
-from minidynamo.memory.storages import StorageCounter, storage_bytes, strided_in
 
 Tensors = Sequence[torch.Tensor]
 
@@ -189,8 +187,6 @@ class Gradients:
         self.written: dict[int, int] = {}
         self.unread: frozenset[int] = function.unread
         self.saved_results: tuple[int, ...] = ()
-        self.inside = 0
-        """The estimated bytes of workspace: memory that the call needs beyond its arguments and results."""
         self.__name__: str = f"gradients_of_{function.__name__}"
 
     @property
@@ -203,7 +199,6 @@ class Gradients:
 
     def trace(self, targets: Tensors, values: Tensors) -> list[torch.Tensor]:
         """Returns the gradients, computed by one traced node."""
-        self.inside = self._estimated_workspace(values)
         return _one_node(self, values)
 
     def __call__(self, *values: Any) -> tuple[torch.Tensor, ...]:
@@ -214,22 +209,6 @@ class Gradients:
         if any(isinstance(value, FakeTensor) for value in values):
             return tuple(torch.empty_like(value) for value, wanted in zip(arguments, self.wanted) if wanted)
         return self._computed(arguments, saved_results, gradients, torch.is_grad_enabled())
-
-    def _estimated_workspace(self, values: Sequence[Any]) -> int:
-        """Returns the workspace for fake `values`; 0 for symbolic sizes, which the estimate would specialize."""
-        if any(map(is_symbolic, (size for value in tensors_in(values) for size in value.shape))):
-            return 0
-        first = len(self.wanted) + len(self.function.saved_results)
-        counting = StorageCounter()
-        counting.record(strided_in(values), counts=False)
-        try:
-            with disable_proxy_modes_tracing(), preserved(), counting:
-                gradients = self._computed(
-                    values[: len(self.wanted)], values[len(self.wanted) : first], values[first:], False
-                )
-        except Exception:  # the function reads data
-            return 0
-        return max(0, counting.peak - sum(storage_bytes(value) for value in strided_in(gradients)))
 
     def _computed(
         self, arguments: Sequence[Any], saved_results: Tensors, gradients: Tensors, create_graph: bool

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+import torch
+
 from minidynamo.codegen.ir.loops import Buffer, Compute, Extern, GetItem, Kernel, LoopProgram, Name, names_in
 from minidynamo.codegen.memory.input_placement import place_in_inputs
 from minidynamo.codegen.memory.plan import (
@@ -36,7 +38,19 @@ from minidynamo.codegen.memory.write_regions import (
 from minidynamo.codegen.scheduling.lifetimes import Call, analyze
 from minidynamo.compat import OpOverload
 from minidynamo.memory.plan import SMALL_GRADIENTS
-from minidynamo.memory.workspace import keeps_elements
+
+_aten = torch.ops.aten
+
+# Operators whose result, a single number, may stay in the memory of the elements: the CPU kernel reduces the elements
+# in place. If the number's memory is reused, the elements' memory lives on.
+_KEEP_ELEMENTS = frozenset(
+    (
+        _aten.binary_cross_entropy.default,
+        _aten.mse_loss.default,
+        _aten.smooth_l1_loss.default,
+        _aten.soft_margin_loss.default,
+    )
+)
 
 
 def plan_memory(
@@ -153,7 +167,7 @@ class Planner:
         if isinstance(call, GetItem):
             return call.source in self.fresh
         new = isinstance(call.op, OpOverload) and call.op.namespace == "aten" and not call.aliases
-        new = new and not keeps_elements(call.op)
+        new = new and call.op not in _KEEP_ELEMENTS
         if new:
             self.fresh.add(call.out)
         return new
