@@ -67,12 +67,7 @@ class Entry:
         return replace(self, stored=stored, condition=self.condition.rebound(others))
 
     def fits(self, arguments: Mapping[str, Any]) -> bool:
-        """Returns whether the condition holds for the arguments (by parameter name).
-
-        References are not counted here: whether finalizers see a loss is checked in the call itself.
-        """
-        if any(guard.kind is GuardKind.UNNOTICED_DEATH for guard in self.guards):
-            return all(failure.guard.kind is GuardKind.UNNOTICED_DEATH for failure in self.failures(arguments))
+        """Returns whether the condition holds for the arguments (by parameter name)."""
         try:
             return bool(eval(self.condition.text, dict(self.condition.namespace), dict(arguments)))
         except Exception:

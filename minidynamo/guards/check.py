@@ -18,7 +18,6 @@ import torch
 from minidynamo import compat
 from minidynamo.core import artifacts
 from minidynamo.core.names import Namespace, with_globals
-from minidynamo.guards.deaths import Lost, last_reference, lost_reference, unnoticed_deaths
 from minidynamo.guards.guard import Guard, GuardKind, reader_of
 from minidynamo.guards.reader import Reader
 from minidynamo.guards.source import Local, Source, is_argument_or_item
@@ -80,30 +79,27 @@ def write_condition(
     Guards that share intermediate reads become a function, whose locals are gone before the graph runs. Many guards on
     the contents of objects become a walk; the function then also returns the values at `inputs`, if any.
     """
-    all_guards = ordered(guards)
-    guards = [guard for guard in all_guards if guard.kind is not GuardKind.UNNOTICED_DEATH]
+    guards = ordered(guards)
     settings = KernelSettings()
     walk = plan_walk(guards, inputs, parameters, name) if len(guards) >= MIN_GUARDS else None
     found = None if walk is None else walk.found
     reserved = [*parameters, *([] if found is None else [found.name])]
 
-    def written(suffix: str) -> tuple[Namespace, list[str], list[str], list[str]]:
+    def written(suffix: str) -> tuple[Namespace, list[str], list[str]]:
         reader = reader_of(guards, Namespace(reserved, suffix), found)
         texts = reader.finished(_conjuncts_of_all(guards, inputs, walk, reader, settings))
-        own = 0 if suffix else 1  # a separate function holds the arguments once more
-        return reader.names, texts, _deaths(all_guards, reader.names, own), reader.temporaries()
+        return reader.names, texts, reader.temporaries()
 
-    names, texts, deaths, temporaries = written("")
+    names, texts, temporaries = written("")
     if not (temporaries or walk):  # the condition is short, and shares its globals with other entries
-        names, texts, deaths, _ = written(f"_{number}")
+        names, texts, _ = written(f"_{number}")
     watched = (*names.watched(), *(walk.watched if walk else ()))
     if not (temporaries or walk):
-        return Condition(" and ".join([*texts, *deaths]) or "True", names.values, watched, settings)
+        return Condition(" and ".join(texts) or "True", names.values, watched, settings)
     function = Namespace(parameters, suffix=f"_{number}").fresh("guards")
-    read = {root for guard in all_guards for source in guard.sources() for root in source.roots()}
+    read = {root for guard in guards for source in guard.sources() for root in source.roots()}
     used = [parameter for parameter in parameters if Local(parameter) in read]
-    kept = [*temporaries, *([] if found is None else [found.name])]
-    source = _function(function, used, texts, deaths, names.fresh("fits"), kept)
+    source = _function(function, used, texts)
     check = artifacts.load("guards", name, source, names.values, function)
     del names.values[function]  # a function held by its own globals would be a reference cycle
     source = f"{walk.source}\n\n{source}" if walk else source
@@ -253,43 +249,11 @@ def _state_conjuncts(expected: GlobalState, reader: Reader, settings: KernelSett
     return texts
 
 
-def _deaths(guards: Sequence[Guard], names: Namespace, own: int) -> list[str]:
-    """Writes the checks that no finalizer sees the loss of references. The checks count references, so each source is
-    read again.
-
-    A function that contains the checks has `own` references to each argument.
-    """
-    texts: list[str] = []
-    losses: list[str] = []
-    deaths = [guard for guard in guards if guard.kind is GuardKind.UNNOTICED_DEATH]
-    for guard in deaths:
-        reader = reader_of(guards, names)
-        if guard.expected and isinstance(guard.expected[0], Lost):
-            texts.append(last_reference(reader, guard.source, guard.expected, own))
-            continue
-        (loss,) = reader.finished([lost_reference(reader, guard.source, guard.expected)])
-        # Tensors hold no objects.
-        if guard.expected is None and reader.class_of(guard.source) is torch.Tensor:
-            (value,) = reader.finished([reader.read(guard.source)])
-            count = names.constant(weakref.getweakrefcount, "count_references")
-            texts.append(f"(not {count}({value}) or {unnoticed_deaths(names, [loss])})")
-        else:
-            losses.append(loss)
-    return [*texts, unnoticed_deaths(names, losses)] if losses else texts
-
-
-def _function(
-    name: str, parameters: Sequence[str], texts: Sequence[str], deaths: Sequence[str], fits: str, kept: Sequence[str]
-) -> str:
-    """Writes a function that returns whether the conditions hold; `deaths` are checked after the `kept` names are
-    cleared.
-    """
-    lines = [f"def {name}({', '.join(parameters)}):", f"    {f'{fits} =' if deaths else 'return'} ("]
+def _function(name: str, parameters: Sequence[str], texts: Sequence[str]) -> str:
+    """Writes a function that returns whether the conditions hold."""
+    lines = [f"def {name}({', '.join(parameters)}):", "    return ("]
     lines += [f"        {'and ' if position else ''}{text}" for position, text in enumerate(texts)]
-    lines.append("    )")
-    if deaths:
-        lines += [f"    {' = '.join(kept)} = None", f"    return {' and '.join([fits, *deaths, fits])}"]
-    return "\n".join([*lines, ""])
+    return "\n".join([*lines, "    )", ""])
 
 
 def describe(guards: Sequence[Guard]) -> str:

@@ -26,7 +26,6 @@ from minidynamo.guards.advice import (
     for_object,
     for_tensor,
 )
-from minidynamo.guards.deaths import death_conditions, death_in_words
 from minidynamo.guards.native_walk import TABLES, Op, Step
 from minidynamo.guards.reader import Found, Reader
 from minidynamo.guards.source import (
@@ -484,16 +483,6 @@ class GuardKind(enum.Enum):
         expected=lambda _: "no value yet",
         actual=lambda _, cell: brief(cell.cell_contents),
         advice="Assign the closed-over variable before the first call.",
-    )
-    # None: of the value; (key,): of the item under the key; (): of all contents
-    UNNOTICED_DEATH = Row(
-        name="unnoticed death",
-        subject="end of",
-        writer=death_conditions,
-        part=lambda lost: lost,
-        expected=death_in_words,
-        actual=lambda _, found: "a finalizer",
-        advice="With and without a finalizer there is a version each; no more follow.",
     )
     # a Source that holds the same object
     SAME_OBJECT = Row(

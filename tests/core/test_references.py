@@ -5,7 +5,7 @@ import weakref
 import torch
 
 from minidynamo.core.references import Reference
-from minidynamo.guards.deaths import watchers
+from minidynamo.tracer.capture.deaths import watchers
 
 
 def test_a_reference_of_ours_does_not_watch():

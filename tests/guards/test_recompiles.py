@@ -116,7 +116,6 @@ def test_every_kind_can_be_described() -> None:
         K.GLOBAL_STATE: current(),
         K.CLASS_NAMES: (("step",), (object,)),
         K.BACKEND: "eager",
-        K.UNNOTICED_DEATH: ("a",),
         K.PRESENT: None,
     }
     assert set(expected) == set(GuardKind)

@@ -14,32 +14,27 @@ from __future__ import annotations
 
 import inspect
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any
 
 import torch
 
 from minidynamo.errors import Diagnostic, SkipFrame
-from minidynamo.guards.deaths import (
-    Lost,
+from minidynamo.guards.source import Attr, CellContents, InstanceAttr, Local, Source, global_source
+from minidynamo.tracer.attributes import instance_dict
+from minidynamo.tracer.capture.deaths import (
     any_dying,
     any_has_finalizers,
     any_is_observed,
-    dies_unobserved,
-    has_finalizers,
     has_gradient,
     holds_nothing,
-    loses_unnoticed,
 )
-from minidynamo.guards.guard import GuardKind
-from minidynamo.guards.source import Attr, CellContents, Constant, InstanceAttr, Local, Referent, Source, global_source
-from minidynamo.tracer.attributes import instance_dict
 from minidynamo.tracer.frames.interpreter import Frame, Tracer
 from minidynamo.tracer.graph.dead_code import is_pure
 from minidynamo.tracer.graph.output_graph import OutputGraph
 from minidynamo.tracer.lazy.lazy_dicts import LazyDict
-from minidynamo.tracer.lazy.lazy_lists import EVERYTHING, LazyList, Loss
+from minidynamo.tracer.lazy.lazy_lists import LazyList
 from minidynamo.tracer.reachable import parts
 from minidynamo.tracer.records.constants import is_constant_value
 from minidynamo.tracer.records.side_effects import (
@@ -103,13 +98,12 @@ def record_unbinding(frame: Frame, name: str) -> bool:
     if any(source in held for source in value.source.bases()) and not list(_replaced_values(frame.tx)):
         return False  # the containing object is still alive
     real = _real(frame, value)
-    frame.lost.append(value if real is None else real)
-    return _death_is_visible(frame, value.source, real)
+    frame.dropped[value.source] = value if real is None else real
+    return _death_is_visible(frame, real)
 
 
 def argument_died(frame: Frame) -> bool:
-    """Returns whether an argument of the root frame with a finalizer has died in the last step. For an argument without
-    a finalizer, adds a guard."""
+    """Returns whether an argument of the root frame with a finalizer has died in the last step."""
     if not frame.temporary:
         return False
     contents = (cell.contents for cell in frame.cells.values())
@@ -117,35 +111,25 @@ def argument_died(frame: Frame) -> bool:
     for source, real in [*frame.temporary.items()]:
         if id(real) in held:
             continue
-        del frame.temporary[source]
-        if _death_is_visible(frame, source, real):
+        frame.dropped[source] = frame.temporary.pop(source)
+        if _death_is_visible(frame, real):
             return True
     return False
 
 
-def kept_to_the_end(
-    frame: Frame, left: Iterable[VariableTracker], *, resumed: bool, returns: bool
-) -> frozenset[Source]:
+def kept_to_the_end(frame: Frame, left: Iterable[VariableTracker], *, returns: bool) -> frozenset[Source]:
     """Returns the sources of the arguments kept alive by a root frame until the end.
 
-    Every other argument that the frame does not return may die earlier, and a guard checks that the death is not
-    visible: tensors die in the graph, all other values at a break.
+    Every other argument that the frame does not return may die earlier: tensors die in the graph, all other values at a
+    break.
     """
-    graph, own = frame.tx.graph, int(resumed)
-    unnoticed = {
-        guard.source for guard in graph.guards if guard.kind is GuardKind.UNNOTICED_DEATH and not guard.expected
-    }
-    kept = {value.source for value in left} - unnoticed
+    graph = frame.tx.graph
+    done = {value.source for value in left} | frame.dropped.keys()
     lasting = set[Source]()
     quiet = returns and not frame.tx.side_effects.journal
     for source, value in frame.entry_values.items():
         variable = graph.known(source)
-        if source in kept or is_constant_value(value):
-            continue
-        if source in unnoticed:
-            if isinstance(variable, TensorVariable):
-                lost = _part_to_guard(variable)
-                frame.tx.guard(source, GuardKind.UNNOTICED_DEATH, (lost, own, loses_unnoticed))
+        if source in done or is_constant_value(value):
             continue
         emptied = variable is not None and frame.tx.side_effects.is_changed(variable)  # for example `**kwargs`
         if returns and not emptied and _may_hold_objects(value):
@@ -153,14 +137,12 @@ def kept_to_the_end(
             continue
         if quiet and isinstance(variable, TensorVariable) and not _reads_more_than(variable):
             continue
-        watched = dies_any(graph, [value], (), any_is_observed)
-        if watched and emptied:
+        if not dies_any(graph, [value], (), any_is_observed):
+            continue
+        if emptied:
             what = f"{frame.code.co_name} runs eagerly: it removes an object with a finalizer from its arguments"
             raise SkipFrame(Diagnostic("MD206", what, why="The program can see when the object dies."))
-        if watched:
-            lasting.add(source)
-        else:
-            frame.tx.guard(source, GuardKind.UNNOTICED_DEATH, (_part_to_guard(variable), own, dies_unobserved))
+        lasting.add(source)
     return frozenset(lasting)
 
 
@@ -176,13 +158,6 @@ def _reads_more_than(tensor: TensorVariable) -> bool:
     return any(tensor.node not in user.all_input_nodes for other in others for user in other.users)
 
 
-def _part_to_guard(variable: VariableTracker | None) -> Lost:
-    """Returns the part of a value that a guard has to check if the value dies early."""
-    if not isinstance(variable, TensorVariable):
-        return Lost.ITSELF
-    return Lost.LEAF if variable.fake.is_leaf else Lost.RESULT
-
-
 def _held_by(roots: Iterable[VariableTracker], effects: SideEffects) -> Iterator[VariableTracker]:
     """Yields the values, their parts, and the values written to them."""
     todo, found = [*roots], set[VariableTracker]()
@@ -195,13 +170,8 @@ def _held_by(roots: Iterable[VariableTracker], effects: SideEffects) -> Iterator
                 todo.extend(parts(value, effects))
 
 
-def _death_is_visible(frame: Frame, source: Source, real: object) -> bool:
-    if is_constant_value(real):
-        return False
-    if dies_any(frame.tx.graph, [real], (), any_has_finalizers):
-        return True
-    frame.tx.guard(source, GuardKind.UNNOTICED_DEATH)
-    return False
+def _death_is_visible(frame: Frame, real: object) -> bool:
+    return not is_constant_value(real) and dies_any(frame.tx.graph, [real], (), any_has_finalizers)
 
 
 def _root(source: Source) -> Source:
@@ -214,7 +184,7 @@ def may_be_dead(tx: Tracer, is_tensor: bool) -> bool:
     values = chain(root.cells.values(), *(frame.held() for frame in tx.frames))
     held = {source for value in values if value.source for source in _path(value.source)}
     consumed = [real for source, real in root.entry_values.items() if source not in held]
-    return any(_may_hold(value, is_tensor) for value in (*root.lost, *consumed, *_replaced_values(tx)))
+    return any(_may_hold(value, is_tensor) for value in (*root.dropped.values(), *consumed, *_replaced_values(tx)))
 
 
 def is_held(tx: Tracer, made: VariableTracker) -> bool:
@@ -267,61 +237,27 @@ def _old_value(effect: Effect) -> Any:
 
 NOTICED_DEATH = "the program drops an object with `__del__`, or with weak references that have callbacks"
 
-# From this number of losses per container on, a single guard checks all contents.
-_MANY = 4
-
 
 class Losses:
-    """The references removed from external objects by the writes of a trace."""
+    """The objects to which external objects lose a reference by the writes of a trace."""
 
     def __init__(self, graph: OutputGraph) -> None:
         self._graph = graph
-        self._seen: set[tuple[Source, object]] = set()
-        self._lost: list[Loss] = []
+        #: the lost values that may hold other objects, each with its former source; by id
+        self._lost: dict[int, tuple[Source | None, object]] = {}
 
     def has_finalizers(self, effect: Effect) -> bool:
-        """Returns whether an effect, not yet in the journal, ends the life of an object with a finalizer. If not, adds
-        a guard."""
-        owner, losses = _losses(self._graph, effect)
-        if owner is None:
-            return self._deaths_are_visible(losses)
-        new = [loss for loss in losses if loss.key is EVERYTHING or (owner, loss.key) not in self._seen]
-        self._seen |= {(owner, loss.key) for loss in new}
-        new = [loss for loss in new if not self._is_plain(loss.source)]
-        if self._deaths_are_visible(new):
+        """Returns whether an effect, not yet in the journal, ends the life of an object with a finalizer: an object
+        dies with the last of its references."""
+        lost = [(source, value) for source, value in _lost_values(self._graph, effect) if id(value) not in self._lost]
+        if any_has_finalizers([value for _, value in lost]):
             return True
-        container = effect.container if isinstance(effect, ContentsChanged) else None
-        items = container.items if isinstance(container, ListVariable | DictVariable | SetVariable) else None
-        many = len(new) >= _MANY and isinstance(items, LazyList | LazyDict) and items.none_match(has_finalizers)
-        if many or any(loss.key is EVERYTHING for loss in new):
-            self._graph.guard(owner, GuardKind.UNNOTICED_DEATH, ())
-        else:
-            self._guard_each(owner, new)
-        return False
-
-    def _guard_each(self, owner: Source, losses: Iterable[Loss]) -> None:
-        for loss in losses:
-            if loss.source is not None:
-                self._graph.guard(owner, GuardKind.UNNOTICED_DEATH, (loss.key,))
-            # A replaced value leaves the key in the dict.
-            if isinstance(loss.key, Referent) and any(value is loss.key.value for value in loss.values):
-                self._graph.guard(loss.key, GuardKind.UNNOTICED_DEATH, None)
-
-    def _is_plain(self, source: Source | None) -> bool:
-        """Returns whether the guards say that the value at `source` is a constant or a number."""
-        known = None if source is None else self._graph.known(source)
-        return isinstance(known, ConstantVariable | NumberVariable)
-
-    def _deaths_are_visible(self, losses: Sequence[Loss]) -> bool:
-        """Returns whether a finalizer runs for the objects that die with these losses and all earlier losses."""
-        new = [value for loss in losses for value in loss.values]
-        if any_has_finalizers(new):  # the guard checks the same
-            return True
-        if all(map(holds_nothing, new)):
+        holders = {id(value): (source, value) for source, value in lost if not holds_nothing(value)}
+        if not holders:
             return False
-        self._lost += [loss for loss in losses if not all(map(holds_nothing, loss.values))]
-        lost = [value for loss in self._lost for value in loss.values]
-        return dies_any(self._graph, lost, [loss.source for loss in self._lost], any_has_finalizers)
+        self._lost |= holders
+        sources, values = zip(*self._lost.values())
+        return dies_any(self._graph, values, sources, any_has_finalizers)
 
 
 def dies_any(
@@ -345,44 +281,38 @@ def dies_any(
     return any_dying(values, predicate, dies)
 
 
-def _losses(graph: OutputGraph, effect: Effect) -> tuple[Source | None, list[Loss]]:
-    """Returns the references replaced by an effect, and the source of the owner if a guard is needed."""
+def _lost_values(graph: OutputGraph, effect: Effect) -> list[tuple[Source | None, object]]:
+    """Returns the values replaced by an effect, each with its source."""
     match effect:
         case ContentsChanged(ListVariable() | DictVariable() | SetVariable() as container):
             items = container.items
-            return container.source, items.losses() if isinstance(items, LazyList | LazyDict) else []
+            return items.lost_values() if isinstance(items, LazyList | LazyDict) else []
         case GlobalSet(namespace, name):
-            loss = Loss(name, global_source(namespace, name), _item(namespace, name))
-            return Constant(namespace, "globals"), [loss]
+            return _at(global_source(namespace, name), _item(namespace, name))
         case CellSet(cell) if cell.cell is not None and cell.source is not None:
-            loss = Loss(_CONTENTS, CellContents(cell.source), _stored(cell.cell, _CONTENTS))
-            return cell.source, [loss]
+            return _at(CellContents(cell.source), _stored(cell.cell, "cell_contents"))
         case AttrSet(obj, name) | AttrDeleted(obj, name) if obj.source is not None:
             return _lost_attribute(graph, obj, obj.source, name)
-    return None, []
+    return []
 
 
-_CONTENTS = "cell_contents"
+def _at(source: Source, values: Iterable[object]) -> list[tuple[Source | None, object]]:
+    return [(source, value) for value in values]
 
 
 def _lost_attribute(
     graph: OutputGraph, obj: VariableTracker, source: Source, name: str
-) -> tuple[Source | None, list[Loss]]:
+) -> list[tuple[Source | None, object]]:
     if isinstance(obj, TensorVariable) and name == "grad":
         real = graph.real(obj)
-        if real is None or not has_gradient(real):
-            return None, []
-        return source, [Loss(name, Attr(source, name), (real.grad,))]
+        return [] if real is None or not has_gradient(real) else [(Attr(source, name), real.grad)]
     value = graph.real(obj) if isinstance(obj, TensorVariable) else getattr(obj, "value", None)
-    namespace = Attr(source, "__dict__")
     if issubclass(type(value), type):
-        return namespace, [Loss(name, Attr(source, name), _item(vars(value), name))]
+        return _at(Attr(source, name), _item(vars(value), name))
     if inspect.ismemberdescriptor(inspect.getattr_static(type(value), name, None)):
-        return source, [Loss(name, Attr(source, name), _stored(value, name))]
+        return _at(Attr(source, name), _stored(value, name))
     attributes = None if value is None else instance_dict(value)
-    if type(attributes) is not dict:
-        return None, []
-    return namespace, [Loss(name, InstanceAttr(source, name), _item(attributes, name))]
+    return _at(InstanceAttr(source, name), _item(attributes, name)) if type(attributes) is dict else []
 
 
 def _item(values: Mapping[str, object], name: str) -> tuple[object, ...]:

@@ -97,8 +97,7 @@ def _lasting(
         on_stack = [v for v in end.stack if isinstance(v, VariableTracker) and v.source in stack_sources]
         bound = [*end.local_variables.values(), *end.cells.values()]
         found, _ = reachable([*on_stack, *bound], frame.tx.side_effects)
-    resumed, returns = request.index > 0, isinstance(end, Return)
-    return kept_to_the_end(frame, found, resumed=resumed, returns=returns) - request.steal.keys()
+    return kept_to_the_end(frame, found, returns=isinstance(end, Return)) - request.steal.keys()
 
 
 def _refuse_unrebuildable(

@@ -261,8 +261,8 @@ class Frame:
         self.handled: VariableTracker | None = None
         #: the values with which a root frame was entered, by source
         self.entry_values: dict[Source, Any] = {}
-        #: arguments, or parts of arguments, that no local holds any more
-        self.lost: list[Any] = []
+        #: arguments, and parts of arguments, that no local holds any more, by source
+        self.dropped: dict[Source, Any] = {}
         #: the arguments that may die before the frame ends, by source
         self.temporary: dict[Source, Any] = {}
 
@@ -270,7 +270,7 @@ class Frame:
         """Drops all values at the end of the trace."""
         self.stack.clear()
         self.entry_values.clear()
-        self.lost.clear()
+        self.dropped.clear()
         self.temporary.clear()
         self.local_slots.clear()
         self.cells.clear()

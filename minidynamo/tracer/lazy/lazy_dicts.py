@@ -14,7 +14,7 @@ import torch
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Called, Computed, Constant, Local, Source, source_key
 from minidynamo.tracer.graph.output_graph import OutputGraph
-from minidynamo.tracer.lazy.lazy_lists import EVERYTHING, LazyList, Length, Loss, MakeLazy, reader_at
+from minidynamo.tracer.lazy.lazy_lists import LazyList, Length, MakeLazy, reader_at
 from minidynamo.variables.base import ConstantVariable, VariableTracker, is_none_constant
 from minidynamo.variables.containers import DictKey, Entries
 
@@ -62,7 +62,7 @@ class LazyDict(Entries):
         self.removed: dict[DictKey, None] = {}  # keys that were present on entry
         self.is_cleared = False
         self._here: list[DictKey] | None = None  # the keys in order, until they change
-        self._lost: dict[DictKey, None] = {}  # keys removed or overwritten, for `losses`
+        self._lost: dict[DictKey, None] = {}  # keys removed or overwritten, for `lost_values`
         self._all_lost = False
         self._is_looked_up = False  # whether a key was looked up
 
@@ -167,28 +167,22 @@ class LazyDict(Entries):
         source = self._source_of_value(key, real)
         return None if source is None else self._reader.lazy(self._reader.real(real), source, is_there=True)
 
-    def none_match(self, predicate: Callable[[object], bool]) -> bool:
-        """Returns whether no key or value on entry satisfies `predicate`."""
-        reader = self._reader
-        return not any(map(predicate, (*reader.keys, *map(reader.real, reader.keys))))
-
-    def losses(self) -> list[Loss]:
-        """Returns the references removed since the last call of this method."""
+    def lost_values(self) -> list[tuple[Source | None, object]]:
+        """Returns the real keys and values removed since the last call of this method, each with its source."""
         reader, lost = self._reader, [*self._lost]
         self._lost.clear()
         if self._all_lost:
             self._all_lost = False
-            return [Loss(EVERYTHING, None, (*reader.keys, *map(reader.real, reader.keys)))]
-        found = []
+            return [(None, real) for real in (*reader.keys, *map(reader.real, reader.keys))]
+        found: list[tuple[Source | None, object]] = []
         for key in lost:
             real = self._real_key(key)
             in_set = reader.kind is GuardKind.SET_ITEMS
             if real is _ABSENT or (in_set and (key in self.written or _is_plain(key.token))):
                 continue
-            values = (reader.real(real),) if reader.has(real) else ()
-            if key not in self.written:
-                values = (*values, real)
-            found.append(Loss(source_key(real), self._source_of_value(key, real), values))
+            source = self._source_of_value(key, real)
+            found += [(source, reader.real(real))] if reader.has(real) else []
+            found += [(source, real)] if key not in self.written else []
         return found
 
     def cleared(self, name: Any) -> bool | None:

@@ -55,18 +55,6 @@ class Length:
 
 
 @dataclass(frozen=True)
-class Loss:
-    """The references that an external container loses at a slot."""
-
-    #: index or key of the slot; `EVERYTHING` for all contents
-    key: Any
-    #: source of the slot; at the next call it may be missing or hold another value
-    source: Source | None
-    #: the real values in the slot when the call began
-    values: tuple[object, ...]
-
-
-@dataclass(frozen=True)
 class ListReader:
     """Reads a real list, deque or tuple."""
 
@@ -118,10 +106,9 @@ class LazyList(Slots):
         # Appended and prepended while the length is not guarded.
         self._added: list[VariableTracker] = []
         self._in_front: list[VariableTracker] = []
-        self._lost: dict[int, None] = {}  # positions removed or replaced, for `losses`
+        self._lost: dict[int, None] = {}  # positions removed or replaced, for `lost_values`
         self._replaced: dict[int, Any] = {}  # new values, by position
         self._positions: dict[VariableTracker, int] = {}  # of elements that were wrapped at once
-        self._all_lost = False
         self.has_known_length = False
         self._number = len(graph.values.readers)
         graph.values.readers.append(reader)
@@ -154,28 +141,18 @@ class LazyList(Slots):
         positions = [slot if isinstance(slot, int) else self._positions.get(slot) for slot in slots]
         self._lost |= {position: None for position in positions if position is not None}
 
-    def none_match(self, predicate: Callable[[object], bool]) -> bool:
-        """Returns whether no element on entry satisfies `predicate`."""
-        return not any(predicate(self._reader.real(position)) for position in range(self._length))
-
     def first_on_entry(self) -> object:
         """Returns the first real element when the call began; None for an empty container."""
         return self._reader.real(0) if self._length else None
 
-    def losses(self) -> list[Loss]:
-        """Returns the references removed since the last call of this method."""
-        reader = self._reader
-        found: list[Loss] = []
+    def lost_values(self) -> list[tuple[Source | None, object]]:
+        """Returns the real elements removed since the last call of this method, each with its source."""
+        positions = dict.fromkeys(self._lost)
+        self._lost.clear()
         if self._slots is None and self._maxlen is not None:
             over = self._length + len(self._added) - self._maxlen
-            for k in range(min(len(self._added), self._maxlen)):  # at the next call the deque may be full
-                found.append(Loss(k, reader.source_at(k), (reader.real(k),) if k < min(over, self._length) else ()))
-        found += [Loss(position, reader.source_at(position), (reader.real(position),)) for position in self._lost]
-        self._lost.clear()
-        if self._all_lost:
-            found = [Loss(EVERYTHING, None, tuple(value for loss in found for value in loss.values))]
-            self._all_lost = False
-        return found
+            positions |= dict.fromkeys(range(min(over, self._length)))
+        return [(self._reader.source_at(position), self._reader.real(position)) for position in positions]
 
     def from_front(self, position: int) -> int:
         """Returns the position in this call, counted from the front."""
@@ -308,7 +285,6 @@ class LazyList(Slots):
 
     def clear(self) -> None:
         """Removes all elements, without a guard on the length."""
-        self._all_lost = self._slots is None
         self._record_losses(range(self._length) if self._slots is None else self._slots)
         self._slots = []
         self._stays = False

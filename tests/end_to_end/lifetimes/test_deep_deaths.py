@@ -100,7 +100,7 @@ def of_containers(name, make, program):
     def history(compiled):
         dead: list[int] = []
         fn = compiled(program)
-        for is_watched in (False, True, True, False):
+        for is_watched in (True, True, False):
             dead.clear()
             part = Part()
             finalizer = weakref.finalize(part, dead.append, 1) if is_watched else None
@@ -208,7 +208,7 @@ class Deaths:
             log.append("behind")
             return x + 1, [*log]
 
-        for cls in (Part, Part, Finalized, Finalized, Part):
+        for cls in (Finalized, Finalized, Part):
             log.clear()
             holder.part = {"a": [Holder(cls("old"))]}
             yield replace(vector())
@@ -230,7 +230,7 @@ class Deaths:
             return x + 1, len(dead)
 
         for fn in (both, one):
-            for is_watched in (False, True, False):
+            for is_watched in (True, False, True):
                 dead.clear()
                 part = Part()
                 finalizer = weakref.finalize(part, dead.append, 1) if is_watched else None
@@ -257,7 +257,7 @@ class Deaths:
             tree = None
             return x + 1, name, len(dead), tree
 
-        for is_watched in (False, True, True, False):
+        for is_watched in (True, True, False):
             for fn in (replace, given_up):
                 dead.clear()
                 part = Part()
@@ -288,7 +288,7 @@ class Deaths:
             holder.part = None
             return x + 1, len(dead)
 
-        for is_watched in (False, True, False):
+        for is_watched in (True, False, True):
             dead.clear()
             holder.part = made()
             if is_watched:
@@ -322,7 +322,7 @@ class Deaths:
             return x + 1, reference() is None
 
         for fn in (drop, drop_all, step):
-            for is_watched in (None, False, True, True, False):
+            for is_watched in (True, True, None, False):
                 dead.clear()
                 for parameter in layer.parameters():
                     parameter.grad = None if is_watched is None else torch.ones_like(parameter)
@@ -344,12 +344,12 @@ class Deaths:
 
         for program in rows_of(OfTensors):
             fn = compiled(program)
-            for is_watched in (False, False, True, True, False):
+            for is_watched in (True, True, False):
                 dead.clear()
                 yield fn(made(is_watched), dead), list(dead)
         for program in rows_of(OfLists):
             fn = compiled(program)
-            for is_watched in (False, False, True, True, False):
+            for is_watched in (True, True, False):
                 dead.clear()
                 yield fn([made(is_watched), made(is_watched)], dead), list(dead)
 

@@ -1,4 +1,4 @@
-"""External objects with watched deaths: they die where the program writes, also at later calls."""
+"""External objects whose deaths are watched when the program is compiled: they die where the program writes."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Watch:
 
 def deaths(make):
     """Returns a decorator of a class of programs. Each is called with a fresh external object of `make`: first with
-    unwatched parts, then with watched parts."""
+    watched parts, then with unwatched parts."""
 
     def add(programs):
         for program in rows_of(programs):
@@ -62,7 +62,7 @@ def deaths(make):
             def history(compiled, program=program):
                 watch = Watch()
                 fn = compiled(program)
-                for is_watched in (False, False, True, True, False):
+                for is_watched in (True, True, False):
                     watch.dead.clear()
                     thing = make(watch, is_watched)
                     yield fn(thing, watch.dead, vector()), list(watch.dead)
@@ -302,7 +302,7 @@ class Deaths:
             return x + 1, found
 
         for fn in (replace, delete):
-            for is_watched in (False, True, True):
+            for is_watched in (True, True, False):
                 watch.dead.clear()
                 globals()["CURRENT"] = watch.parts(1, is_watched)[0]
                 yield fn(vector())
@@ -317,7 +317,7 @@ class Deaths:
             part = 3
             return x + 1, len(watch.dead)
 
-        for is_watched in (False, True, True):
+        for is_watched in (True, True, False):
             watch.dead.clear()
             part = watch.parts(1, is_watched)[0]
             yield replace(vector())
@@ -341,7 +341,7 @@ class Deaths:
             layer.part = None
             return layer.weight.shape, x + 1, len(watch.dead)
 
-        for is_watched in (False, True, True):
+        for is_watched in (True, True, False):
             watch.dead.clear()
             Settings.part, layer.part = watch.parts(2, is_watched)
             yield replace(vector()), of_module(vector())
@@ -389,7 +389,7 @@ class Deaths:
             log.append("behind")
             return x + 1, [*log]
 
-        for cls in (Part, Finalized, Finalized):
+        for cls in (Finalized, Finalized, Part):
             log.clear()
             holder.part = cls("old")
             yield replace(vector())
@@ -448,7 +448,7 @@ class Deaths:
             holder.numbers = None
             return x + 1, [*log]
 
-        for is_started in (False, True, True):
+        for is_started in (True, True, False):
             log.clear()
             holder.numbers = numbers()
             if is_started:
@@ -501,7 +501,7 @@ class Deaths:
             return x + 1, len(watch.dead), holder.name
 
         for fn in (deleted, replaced):
-            for is_watched in (False, True, True):
+            for is_watched in (True, True, False):
                 watch.dead.clear()
                 yield fn(*watch.parts(1, is_watched), vector())
 
@@ -510,7 +510,7 @@ class Deaths:
             made.part = part
             return made
 
-        for is_watched in (False, True, True):
+        for is_watched in (True, True, False):
             watch.dead.clear()
             yield held(watch.watched(holding(Part())) if is_watched else holding(Part()), vector())
 
