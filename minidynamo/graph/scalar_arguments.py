@@ -118,12 +118,7 @@ def _add(functions: Sequence[Callable[..., Any] | str], names: str, numbers: str
 
 
 # If dropout drops nothing or everything, it returns the argument itself, or draws no number.
-_add(
-    [functional.dropout, functional.dropout1d, functional.dropout2d, functional.dropout3d],
-    "input p training inplace",
-    "p",
-    "0 < {0} < 1",
-)
+_add([functional.dropout], "input p training inplace", "p", "0 < {0} < 1")
 for _method, _numbers in DRAWS.items():
     _add([_method], " ".join(["self", *_numbers]), " ".join(_numbers))
 _add([functional.batch_norm], "input running_mean running_var weight bias training momentum", "momentum")

@@ -7,7 +7,6 @@ planned lives of the buffers of a compiled graph are in `f.memory_plan()`.
 from __future__ import annotations
 
 import copy
-import importlib.util
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -82,27 +81,13 @@ class MemoryTimeline(dict[str, Series]):
         return _svg(self)
 
     def save(self, path: str | Path) -> Path:
-        """Writes the figure: an .svg without further packages, other formats through matplotlib.
-
-        Raises ArgumentError (MD410) for another format when matplotlib is not installed.
-        """
+        """Writes the figure as an .svg file. Raises ArgumentError (MD410) for another suffix."""
         path = Path(path)
-        if path.suffix == ".svg":
-            path.write_text(self.svg(), encoding="utf-8")
-            return path
-        if importlib.util.find_spec("matplotlib") is None:
-            what = (
-                f"a figure cannot be saved as {path.suffix or 'a file without a suffix'}: matplotlib is not installed"
-            )
-            raise ArgumentError(Diagnostic("MD410", what, fix="Save it as .svg, or install matplotlib."))
-        figure = importlib.import_module("matplotlib.figure").Figure(figsize=(8, 4.5), layout="constrained")
-        axes = figure.subplots()
-        unit = _unit(self)
-        for name, series in self.items():
-            axes.plot([100 * x for x, _ in _points(series)], [y / unit.bytes for _, y in _points(series)], label=name)
-        axes.set(xlabel="% of the step's allocations and releases", ylabel=unit.name, ylim=(0, None))
-        axes.legend()
-        figure.savefig(path)
+        if path.suffix != ".svg":
+            what = f"a figure cannot be saved as {path.suffix or 'a file without a suffix'}"
+            fix = "Save it as .svg, or draw the numbers: timeline[name].bytes."
+            raise ArgumentError(Diagnostic("MD410", what, fix=fix))
+        path.write_text(self.svg(), encoding="utf-8")
         return path
 
 

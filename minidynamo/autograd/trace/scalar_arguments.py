@@ -141,24 +141,15 @@ def _draw_into(
     return target.copy_(_drawn(target, method, *numbers.values(), generator=generator))
 
 
-def _dropout(of_features: bool, input: Tensor, p: Any, training: bool = True, inplace: bool = False) -> Tensor:
-    """Computes dropout of elements, or of whole features, by the steps of torch's CPU implementation."""
+def _dropout(input: Tensor, p: Any, training: bool = True, inplace: bool = False) -> Tensor:
+    """Computes dropout of elements by the steps of torch's CPU implementation."""
     if not training or is_empty(input):
         return input
-    if not of_features and not inplace and (input.is_cuda or input.is_xpu):
+    if not inplace and (input.is_cuda or input.is_xpu):
         return native_dropout(input, p)
-    shape = [*input.shape[:2], *[1] * (input.dim() - 2)]
-    like = torch.empty(shape, dtype=input.dtype, device=input.device) if of_features else torch.empty_like(input)
+    like = torch.empty_like(input)
     kept = torch.ne(_drawn(like, "bernoulli_", 1 - p), 0).to(input.dtype)  # forward saves one byte per element
     return (input.mul_ if inplace else input.mul)(kept.div(1 - p))
-
-
-def _dropout_of_features(batched: int, input: Tensor, p: Any, training: bool = True, inplace: bool = False) -> Tensor:
-    """Computes feature dropout; an input with other than `batched` dimensions gets a batch of size 1."""
-    if input.dim() == batched:
-        return _dropout(True, input, p, training, inplace)
-    result = _dropout(True, input.unsqueeze(0), p, training, inplace)
-    return input if inplace else result.squeeze(0)
 
 
 def _batch_norm(
@@ -183,10 +174,7 @@ def _batch_norm(
 
 _SPLIT: dict[Any, Callable[..., Any]] = {
     **{name: functools.partial(_draw_into, name) for name in DRAWS},
-    functional.dropout: functools.partial(_dropout, False),
-    functional.dropout1d: functools.partial(_dropout_of_features, 3),
-    functional.dropout2d: functools.partial(_dropout, True),
-    functional.dropout3d: functools.partial(_dropout_of_features, 5),
+    functional.dropout: _dropout,
     functional.batch_norm: _batch_norm,
     **{update: functools.partial(optimizer_update, update) for update in compat.FUSED_UPDATES},
 }

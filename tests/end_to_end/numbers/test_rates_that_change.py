@@ -18,9 +18,6 @@ class Programs:
     def dropout_in_dropout(x, p):
         return F.dropout(F.dropout(x, p) * p, 1 - p)
 
-    def dropout_of_channels(x, p):
-        return F.dropout1d(x[None], p)
-
     def drawn(x, p):
         q = 1 - p
         return x * torch.bernoulli(torch.full_like(x, 1), q) / q + q

@@ -62,10 +62,8 @@ def written(z: torch.Tensor, n: float) -> torch.Tensor:
 DRAWS: dict[str, Callable[..., Any]] = {
     "dropout": lambda x, n: F.dropout(x, n) + F.dropout(x, n / 2),
     "dropout in place": lambda x, n: F.dropout(x * 1, n, inplace=True) * 2,
-    "dropout of features": lambda x, n: F.dropout1d(x, n) + F.dropout2d(x[..., None], n)[..., 0] + F.dropout1d(x[0], n),
     "uniform": lambda x, n: x * torch.empty_like(x).uniform_(-n, to=n),
     "in memory order": lambda x, n: x * torch.zeros(5, 4, 3).permute(2, 1, 0).bernoulli_(n),
-    "dropout of features of one": lambda x, n: F.dropout3d(x[None], n) + F.dropout1d(x[0], n),
     "gradient ends there": lambda x, n: (x * 2).mul_(3).uniform_(0.0, n) + x,
     "draws": lambda x, n: (
         x * torch.empty_like(x).bernoulli_(n) * torch.empty(5).normal_(std=n) + torch.empty(5).exponential_(n)
