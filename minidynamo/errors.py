@@ -288,6 +288,15 @@ def summary(error: BaseException) -> str:
     return f"{type(error).__name__}: {first_line(error)}"
 
 
+# Beginnings of names that open with a consonant but are spoken with a vowel, and the reverse.
+_SPOKEN_WITH_A_VOWEL = re.compile(r"ndarray|[AEFHILMNORSX][A-Z]|(?!One|Eu)[AEIOaeio]|U(?:nin|n[^i]|pd)")
+
+
+def an(noun: str) -> str:
+    """Returns a noun, such as the name of a class, after its article: "an int", "a tuple", "an LSTM"."""
+    return f"{'an' if _SPOKEN_WITH_A_VOWEL.match(noun) else 'a'} {noun}"
+
+
 def counted(number: int, noun: str) -> str:
     """Returns `3 graphs`, `1 graph`, `2 misses`."""
     plural = f"{noun}es" if noun.endswith("s") else f"{noun}s"

@@ -3,7 +3,17 @@ from __future__ import annotations
 import pytest
 
 from minidynamo import errors
-from minidynamo.errors import Diagnostic, MinidynamoError, UserLocation, first_line, line_of, located, nearest, summary
+from minidynamo.errors import (
+    Diagnostic,
+    MinidynamoError,
+    UserLocation,
+    an,
+    first_line,
+    line_of,
+    located,
+    nearest,
+    summary,
+)
 
 
 @pytest.fixture
@@ -120,3 +130,14 @@ def test_a_location_fits_into_a_comment(tmp_path):
         "train.py:3 in step: z + 'a b'",
         "train.py:4 in step",
     ]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *("a tuple", "an int", "an ndarray", "an enumerate", "an LSTM", "a Linear", "a OneHot", "a Union"),
+        *("an UninitializedParameter", "an UntypedStorage", "a UserDict", "an OrderedDict", "a NoneType"),
+    ],
+)
+def test_the_article_follows_the_spoken_name(words: str) -> None:
+    assert an(words.split()[1]) == words

@@ -31,7 +31,7 @@ from minidynamo.core.directives import COMPILED, DISABLED, own_mark
 from minidynamo.core.events import Event, notice, on_event, publish
 from minidynamo.core.names import weakly
 from minidynamo.core.stats import Stats
-from minidynamo.errors import ArgumentError, Diagnostic, RecompileLimit, UserLocation
+from minidynamo.errors import ArgumentError, Diagnostic, RecompileLimit, UserLocation, an
 from minidynamo.frontend import convert_frame, sharing
 from minidynamo.frontend.data_parallel import call_wrapper
 from minidynamo.frontend.dispatcher import Dispatcher, Native
@@ -412,7 +412,7 @@ class CompiledFunction:
     def _check_stolen(self, arguments: dict[str, Any]) -> None:
         for name, _, found in stolen_arguments(self.py_func, self.options.steal, arguments):
             if found is not None and not isinstance(found, list):
-                what = f"steal= names `{name}` of {self.name}, which is a {type(found).__name__}, not a list"
+                what = f"steal= names `{name}` of {self.name}, which is {an(type(found).__name__)}, not a list"
                 why = "Only a list can be emptied by the callee."
                 raise ArgumentError(Diagnostic("MD111", what, why=why, fix=f"Pass list({name})."))
 

@@ -17,7 +17,7 @@ import torch
 
 from minidynamo.config import config
 from minidynamo.core.directives import is_compiling
-from minidynamo.errors import Diagnostic, InvalidCond
+from minidynamo.errors import Diagnostic, InvalidCond, an
 from minidynamo.frontend.compile import compile, compiled_record
 
 # Versions per call: closures with other constants, tensors of other sizes.
@@ -47,17 +47,17 @@ def cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], o
 def _check(pred: Any, true_fn: Any, false_fn: Any, operands: Any) -> None:
     for branch in (true_fn, false_fn):
         if not callable(branch):
-            raise _invalid(f"two functions, not a {type(branch).__name__}")
+            raise _invalid(f"two functions, not {an(type(branch).__name__)}")
     if not isinstance(operands, (tuple, list)):
-        raise _invalid(f"a tuple of tensors as operands, not a {type(operands).__name__}")
+        raise _invalid(f"a tuple of tensors as operands, not {an(type(operands).__name__)}")
     if isinstance(pred, torch.Tensor):
         if pred.numel() != 1:
             raise _invalid(f"a pred with one element, not one of shape {tuple(pred.shape)}")
         other = next((leaf for leaf in _leaves(operands) if not isinstance(leaf, torch.Tensor)), pred)
         if other is not pred:
-            raise _invalid(f"tensors as operands, not a {type(other).__name__}")
+            raise _invalid(f"tensors as operands, not {an(type(other).__name__)}")
     elif type(pred) not in (bool, int, float):
-        raise _invalid(f"a bool or a tensor as pred, not a {type(pred).__name__}")
+        raise _invalid(f"a bool or a tensor as pred, not {an(type(pred).__name__)}")
 
 
 def _invalid(takes: str) -> InvalidCond:

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from minidynamo.compat import OpOverload
-from minidynamo.errors import UserLocation
+from minidynamo.errors import UserLocation, an
 
 Json = Any
 
@@ -117,7 +117,7 @@ class Codec:
         if dataclasses.is_dataclass(value) and type(value) is self.records.get(type(value).__name__):
             fields = {f.name: self.encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
             return {"record": [type(value).__name__, fields]}
-        raise NotStorable(f"it holds a {type(value).__name__}")
+        raise NotStorable(f"it holds {an(type(value).__name__)}")
 
     def decode(self, form: Json) -> Any:
         """Returns the value; raises Damaged for a form that `encode` never writes."""

@@ -26,7 +26,7 @@ from torch import fx
 
 from minidynamo import compat
 from minidynamo.compat import FakeTensor, OpOverload, OpOverloadPacket
-from minidynamo.errors import UserLocation, counted
+from minidynamo.errors import UserLocation, an, counted
 from minidynamo.graph.higher_order import CHECKPOINTS, is_cond
 from minidynamo.graph.torch_settings import SWITCHES, settings
 from minidynamo.graph_cache.encoding import GraphContext, NotStorable, operator_name
@@ -211,7 +211,7 @@ class _Writer:
             return f"{kind}[{items}]" if isinstance(value, list) else f"{kind}({items},)"
         if isinstance(value, type) or callable(value):
             return _function_name(value)
-        raise NotStorable(f"it holds a {type(value).__name__}")
+        raise NotStorable(f"it holds {an(type(value).__name__)}")
 
     def facts(self, value: Any) -> str:
         """Returns the properties of an example input that tracing can see."""
@@ -222,7 +222,7 @@ class _Writer:
         if type(value) in (bool, int, float, str, type(None)):
             return f"{type(value).__name__} {self.value(value)}"
         if type(value) not in (FakeTensor, torch.Tensor, torch.nn.Parameter):
-            raise NotStorable(f"an input is a {type(value).__name__}")
+            raise NotStorable(f"an input is {an(type(value).__name__)}")
         if value.layout is not torch.strided or value.is_quantized or value.is_nested:
             raise NotStorable("an input is a tensor without strides")
         marks = [name for name in ("requires_grad", "is_leaf") if getattr(value, name)]

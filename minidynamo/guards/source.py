@@ -18,6 +18,7 @@ import torch
 from minidynamo import compat
 from minidynamo.core.names import Namespace, module_of, name_of
 from minidynamo.core.references import Reference
+from minidynamo.errors import an
 
 # For messages: builtins keep their names.
 _BUILTINS = Namespace()
@@ -126,7 +127,7 @@ class Referent(Constant):
         return self._hash  # type: ignore[attr-defined,no-any-return]
 
     def __repr__(self) -> str:
-        return f"a {self.name}"
+        return an(self.name)
 
     def expression(self, names: Namespace) -> str:
         value = self.value

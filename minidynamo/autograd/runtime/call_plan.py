@@ -29,6 +29,7 @@ from minidynamo.autograd.graph.signature import (
 )
 from minidynamo.autograd.runtime.double_backward import HigherOrderPlan
 from minidynamo.autograd.runtime.partial_backward import BackwardPart
+from minidynamo.errors import an
 from minidynamo.graph.boxed import BoxedCallable
 from minidynamo.graph.unbacked_symints import hint_of
 from minidynamo.graph_cache.encoding import Codec, Damaged, Json, NotStorable
@@ -91,7 +92,7 @@ def _written(value: Any, *, is_gradient: bool) -> WrittenLayout | str | None:
     if isinstance(value, compat.SYMBOLIC_NUMBERS):
         return NUMBER
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
-        raise NotStorable(f"backward takes a {type(value).__name__}")
+        raise NotStorable(f"backward takes {an(type(value).__name__)}")
     return written_layout(value) if is_gradient else None
 
 

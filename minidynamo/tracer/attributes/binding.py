@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from minidynamo.compat import VERSION_INFO
+from minidynamo.errors import an
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Constant, Item, Source
 from minidynamo.tracer.frames.exceptions import catch_raised
@@ -201,4 +202,4 @@ def read_built_in_descriptor(
         position = found.__get__(plain, cls)
         if isinstance(position, int):
             return receiver.items.lazy_at(position)
-    tx.break_graph("MD206", f"the attribute `{name}` of a {cls.__name__} cannot be captured")
+    tx.break_graph("MD206", f"the attribute `{name}` of {an(cls.__name__)} cannot be captured")

@@ -9,6 +9,7 @@ from collections import OrderedDict
 from typing import Any
 
 from minidynamo.compat import OPERATOR_NAMESPACES, is_immutable_class
+from minidynamo.errors import an
 from minidynamo.graph.autograd_calls import replace_data
 from minidynamo.graph.marks import FROM_DATA
 from minidynamo.guards.guard import GuardKind
@@ -66,7 +67,7 @@ def _folded(tx: Tracer, obj: ConstantVariable, name: str) -> VariableTracker:
     try:
         return from_constant(_attribute_or_missing(obj.value, name))
     except NotConstant:
-        tx.break_graph("MD206", f"the attribute `{name}` of a {type(obj.value).__name__} cannot be captured")
+        tx.break_graph("MD206", f"the attribute `{name}` of {an(type(obj.value).__name__)} cannot be captured")
 
 
 @looks_up(ConstantVariable)
@@ -214,7 +215,7 @@ def _opaque(tx: Tracer, obj: OpaqueVariable, name: str) -> VariableTracker | Non
         return tx.wrap(getattr(obj.value, name), Attr(obj.source, name))
     tx.break_graph(
         "MD206",
-        f"`{name}` of a {obj.python_type.__name__} is used",
+        f"`{name}` of {an(obj.python_type.__name__)} is used",
         why="minidynamo passes objects of this class on but cannot look into them.",
         fix=HINTS_BY_CLASS.get(obj.python_type.__name__, ""),
     )

@@ -4,6 +4,7 @@ The lookup itself is not here, but in the other files of this folder."""
 
 from __future__ import annotations
 
+from minidynamo.errors import an
 from minidynamo.tracer.attributes.instances import (
     guard_missing,
 )
@@ -76,7 +77,7 @@ def _object_setattr(
     tx: Tracer, obj: VariableTracker, name: VariableTracker, value: VariableTracker | None = None, /
 ) -> VariableTracker:
     if not isinstance(obj, ObjectVariable):
-        tx.break_graph("MD206", f"writing an attribute of a {obj.python_type.__name__} cannot be captured")
+        tx.break_graph("MD206", f"writing an attribute of {an(obj.python_type.__name__)} cannot be captured")
     default_write(tx, obj, _name(tx, name), value)
     return ConstantVariable(None)
 

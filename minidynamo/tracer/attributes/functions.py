@@ -12,6 +12,7 @@ from minidynamo.compat import OpOverloadPacket
 from minidynamo.core.defaults import follow_original
 from minidynamo.core.directives import COMPILED, own_mark
 from minidynamo.core.names import name_of
+from minidynamo.errors import an
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Constant, Item
 from minidynamo.tracer.attributes.binding import built_in, is_user_code
@@ -190,5 +191,5 @@ def _built_in_callable(tx: Tracer, obj: BuiltinVariable, name: str) -> VariableT
         return tx.wrap(getattr(obj.value, name), Attr(obj.source, name) if obj.source else None)
     found = built_in(tx, obj, name)
     if found is None and hasattr(obj.value, name):  # an operator of torch has attributes of its own
-        tx.break_graph("MD206", f"the attribute `{name}` of a {type(obj.value).__name__} cannot be captured")
+        tx.break_graph("MD206", f"the attribute `{name}` of {an(type(obj.value).__name__)} cannot be captured")
     return found

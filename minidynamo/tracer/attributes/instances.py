@@ -9,6 +9,7 @@ import inspect
 import threading
 from typing import Any
 
+from minidynamo.errors import an
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, InstanceAttr, Item, Source
 from minidynamo.tracer.attributes.binding import (
@@ -61,7 +62,7 @@ def attributes_of(tx: Tracer, obj: ObjectVariable) -> dict[str, Any] | None:
     if found is None:
         return None
     if type(found) is not dict:
-        what = f"the attributes of a {obj.cls.__name__} are kept in a {type(found).__name__}"
+        what = f"the attributes of {an(obj.cls.__name__)} are kept in {an(type(found).__name__)}"
         tx.break_graph("MD206", what, why="Only those in a plain dict are looked at while tracing.")
     if obj.source is not None:
         tx.guard(Attr(obj.source, "__dict__"), GuardKind.TYPE, dict)
@@ -110,7 +111,7 @@ def namespace_of(tx: Tracer, obj: ObjectVariable) -> VariableTracker:
     if obj.namespace is None:
         real = attributes_of(tx, obj)
         if obj.value is not None and real is None:
-            tx.break_graph("MD206", f"the attribute `__dict__` of a {obj.cls.__name__} cannot be captured")
+            tx.break_graph("MD206", f"the attribute `__dict__` of {an(obj.cls.__name__)} cannot be captured")
         slots = [n for base in obj.cls.__mro__ for n, v in vars(base).items() if inspect.ismemberdescriptor(v)]
         table_source = None if obj.source is None else Attr(obj.source, "__dict__")
         items: Any = InstanceItems(tx, obj, real, frozenset(slots))
@@ -142,7 +143,7 @@ def attribute_in_module_tables(tx: Tracer, obj: ModuleVariable, name: str) -> Va
             tx.break_graph("MD206", f"`{table}` of a module was replaced while it is being traced")
         elif table_source is not None and isinstance(registered, dict):
             if type(registered) not in _PLAIN_TABLES:
-                tx.break_graph("MD206", f"`{table}` of a module is a {type(registered).__name__}", why=_OWN_TABLE)
+                tx.break_graph("MD206", f"`{table}` of a module is {an(type(registered).__name__)}", why=_OWN_TABLE)
             tx.guard(table_source, GuardKind.TYPE, type(registered))
             if name in registered:
                 guard_not_in_instance(tx, obj, name)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
 from minidynamo.compat import PY313, name_in_errors
+from minidynamo.errors import an
 from minidynamo.tracer.attributes.binding import built_in, or_getattr
 from minidynamo.tracer.frames.exceptions import without_message
 from minidynamo.tracer.frames.interpreter import Tracer
@@ -129,7 +130,9 @@ def write_attribute(tx: Tracer, obj: VariableTracker, name: str, value: Variable
 
 def cannot_write(tx: Tracer, obj: VariableTracker, name: str, value: VariableTracker | None) -> NoReturn:
     """Breaks the graph; Python does the write."""
-    tx.break_graph("MD206", f"writing `{name}` of a {obj.python_type.__name__} cannot be captured", fix=CHANGE_OUTSIDE)
+    tx.break_graph(
+        "MD206", f"writing `{name}` of {an(obj.python_type.__name__)} cannot be captured", fix=CHANGE_OUTSIDE
+    )
 
 
 def store_attribute(tx: Tracer, obj: VariableTracker, name: str, value: VariableTracker | None) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from minidynamo.errors import an
 from minidynamo.guards.source import Attr
 from minidynamo.tracer.attributes.binding import (
     FIELD,
@@ -151,7 +152,7 @@ def _read_descriptor(tx: Tracer, obj: ObjectVariable, name: str, found: Any, own
     if isinstance(getter, types.FunctionType) and getter_owner is not None:
         descriptor = tx.wrap(found, source)
         return tx.call_method(descriptor, "__get__", [obj, class_of(tx, obj)], lazy=True)
-    tx.break_graph("MD206", f"the attribute `{name}` of a {obj.cls.__name__} cannot be captured")
+    tx.break_graph("MD206", f"the attribute `{name}` of {an(obj.cls.__name__)} cannot be captured")
 
 
 @writes(ObjectVariable, ExceptionVariable, ModuleVariable)
@@ -211,7 +212,7 @@ def _write_through_descriptor(
         tx.raises(AttributeError(text), exact=True)
     if function is None:
         fix = "Fill the present dict: vars(obj).update(...)" if name == "__dict__" else ""
-        tx.break_graph("MD206", f"writing `{name}` of a {obj.cls.__name__} cannot be captured", fix=fix)
+        tx.break_graph("MD206", f"writing `{name}` of {an(obj.cls.__name__)} cannot be captured", fix=fix)
     tx.call(tx.wrap(function, Attr(class_source(owner, name), field)), args)
 
 

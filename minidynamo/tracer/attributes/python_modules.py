@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from minidynamo.core.names import name_of
+from minidynamo.errors import an
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Constant, Item
 from minidynamo.tracer.attributes.binding import (
@@ -38,7 +39,7 @@ from minidynamo.variables.objects import NamespaceVariable, PythonModuleVariable
 def _python_module(tx: Tracer, obj: PythonModuleVariable, name: str) -> VariableTracker | None:
     cls = type(obj.value)
     if lookup_on_class(cls, "__getattribute__")[1] is not types.ModuleType:
-        tx.break_graph("MD206", f"`{name}` of a {cls.__name__} is used", why="The module's own class answers.")
+        tx.break_graph("MD206", f"`{name}` of {an(cls.__name__)} is used", why="The module's own class answers.")
     namespace = vars(obj.value)
     written = tx.side_effects.read_global(namespace, name)
     if isinstance(written, VariableTracker):

@@ -15,6 +15,7 @@ from typing import Any
 
 from minidynamo.compat import PY313, name_in_errors
 from minidynamo.core.directives import IN_GRAPH, own_mark
+from minidynamo.errors import an
 from minidynamo.tracer.attributes import bind, guard_class_attribute, lookup_on_class
 from minidynamo.tracer.attributes.functions import original_of
 from minidynamo.tracer.calls.construct import construct
@@ -71,7 +72,7 @@ def call(tx: Tracer, function: VariableTracker, args: Args, kwargs: Kwargs) -> V
             return call_method(tx, function, "__call__", args, kwargs)
         if owner is None:
             tx.raises(TypeError(f"{name_in_errors(cls)!r} object is not callable"), exact=True)
-        what = f"a {cls.__name__} is called"
+        what = f"{an(cls.__name__)} is called"
         tx.break_graph("MD206", what, why="minidynamo cannot look into objects of this class.")
     return act(tx, function, args, kwargs)
 
@@ -89,7 +90,7 @@ def _call_real(tx: Tracer, function: FunctionVariable | BuiltinVariable, args: A
         args = [args[0].realize(), *args[1:]]
         cls, given = value.__objclass__, args[0].python_type
         if not issubclass(given, cls):
-            tx.raises(TypeError(f"`{value.__name__}` of {cls.__name__} is called with a {given.__name__}"))
+            tx.raises(TypeError(f"`{value.__name__}` of {cls.__name__} is called with {an(given.__name__)}"))
         if cls is dict and issubclass(given, collections.OrderedDict) and value.__name__ in _DICT_MUTATORS:
             why = "The order that an OrderedDict keeps does not follow."
             tx.break_graph("MD206", f"`dict.{value.__name__}` changes an OrderedDict", why=why)
@@ -232,7 +233,7 @@ def _fold(tx: Tracer, value: Callable[..., Any], args: Args, kwargs: Kwargs) -> 
     except NotConstant as error:
         tx.break_graph(
             "MD208",
-            f"{name}() is called with a {error}",
+            f"{name}() is called with {an(str(error))}",
             why="Its result is only known when the program runs: minidynamo runs it for constants alone.",
         )
     result = folded(tx, value, [*args, *kwargs.values()], plain, keywords)

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import torch
 
 from minidynamo.compat import is_made_at_run_time
-from minidynamo.errors import Diagnostic, SkipFrame
+from minidynamo.errors import Diagnostic, SkipFrame, an
 from minidynamo.guards.source import Attr
 from minidynamo.tracer.attributes import bind, class_source, guard_class_attribute, lookup_on_class
 from minidynamo.tracer.frames.exceptions import can_make
@@ -53,7 +53,7 @@ def construct(
         return tx.call(tx.wrap(meta, class_source(owner, "__call__")), args, kwargs)
     if meta is not type.__call__ and not issubclass(cls.value, enum.Enum):
         why = "Its metaclass decides what a call means."
-        tx.break_graph("MD211", f"a {cls.value.__name__} is made", why=why)
+        tx.break_graph("MD211", f"{an(cls.value.__name__)} is made", why=why)
     return _make_instance(tx, cls, args, kwargs)
 
 
@@ -71,7 +71,7 @@ def _make_instance(
     if issubclass(value, enum.Enum):
         return _enum_member(tx, cls, *realize_all(args, kwargs))
     if reason is not None:
-        tx.break_graph("MD211", f"a {value.__name__} is made", why=reason, fix=MAKE_OUTSIDE)
+        tx.break_graph("MD211", f"{an(value.__name__)} is made", why=reason, fix=MAKE_OUTSIDE)
     if lookup_on_class(value, "__del__")[1] is not None:
         _skip_for_finalizer(tx, value)
     new, owner = lookup_on_class(value, "__new__")
@@ -110,7 +110,7 @@ def _reason_against_construction(cls: type) -> str | None:
 
 def _skip_for_finalizer(tx: Tracer, cls: type) -> NoReturn:
     """Skips the frame that makes an object with `__del__`; inside a callee, breaks the graph instead."""
-    what = f"an object with `__del__` is created: a {cls.__name__}"
+    what = f"an object with `__del__` is created: {an(cls.__name__)}"
     why = "The program observes when the object dies."
     if len(tx.frames) == 1:
         raise SkipFrame(Diagnostic("MD211", what, why=why, where=tx.frames[0].location))
@@ -132,7 +132,7 @@ def _enum_member(
         tx.break_graph("MD208", f"{name}() is called with a value that is only known when the program runs")
     is_usual = len(args) + len(kwargs) == 1 and {*kwargs} <= {"value"}
     if has_own_missing(members) and not (is_usual and is_value_of(members, *values, *named.values())):
-        tx.break_graph("MD211", f"a {name} is made", why="Its own `_missing_` maps values to members.")
+        tx.break_graph("MD211", f"{an(name)} is made", why="Its own `_missing_` maps values to members.")
     try:
         return from_constant(members(*values, **named))
     except ValueError as error:

@@ -14,7 +14,7 @@ import torch
 
 from minidynamo.bytecode.analysis import group_of, live_locals, reason_against_cut, written_slots
 from minidynamo.bytecode.instructions import location
-from minidynamo.errors import Diagnostic, SkipFrame
+from minidynamo.errors import Diagnostic, SkipFrame, an
 from minidynamo.guards.profile import Line
 from minidynamo.guards.source import Source
 from minidynamo.tracer.capture.finalizers import is_visibly_alive, stays_bound_after_break
@@ -130,7 +130,7 @@ class Cuts:
         if stand_in is not None:
             return stand_in.diagnostic
         assert isinstance(escaping, ExceptionVariable)
-        what = f"graph break: a {escaping.cls.__name__} that was raised is kept"
+        what = f"graph break: {an(escaping.cls.__name__)} that was raised is kept"
         why = "Its traceback exists only when Python itself raises it."
         return Diagnostic("MD202", what, why, where=self.frame.tx.raised[escaping].diagnostic.where)
 

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import torch
 
 from minidynamo.compat import DataDependentOutput, DynamicOutputShape, UnsupportedFakeTensor, UnsupportedOperator
-from minidynamo.errors import Diagnostic, GraphBreak, first_line
+from minidynamo.errors import Diagnostic, GraphBreak, an, first_line
 from minidynamo.guards.source import Source, is_drawn
 from minidynamo.tracer.attributes import namespace_of, read_attribute
 from minidynamo.tracer.calls.call import call, call_method
@@ -169,7 +169,7 @@ class Trace(Tracer):
         except NotInGraph as error:
             self.break_graph(
                 "MD214",
-                f"{name} takes or returns a {error}",
+                f"{name} takes or returns {an(str(error))}",
                 why="A graph holds tensors, numbers, text, and lists, tuples, dicts and slices of them.",
                 fix=HINTS_BY_CLASS.get(str(error), ""),
             )

@@ -13,7 +13,7 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from minidynamo.compat import knows_history, memory_of, version_of
-from minidynamo.errors import GraphBreak
+from minidynamo.errors import GraphBreak, an
 from minidynamo.graph.autograd_calls import (
     custom_function_of,
     fill_hook,
@@ -56,7 +56,7 @@ def _parameter(
         data = tx.emit(torch.empty, [constant(0)])
     if not isinstance(data, TensorVariable):
         tx.break_graph(
-            "MD211", f"a Parameter is made of a {data.python_type.__name__}", why="It is not a plain tensor."
+            "MD211", f"a Parameter is made of {an(data.python_type.__name__)}", why="It is not a plain tensor."
         )
     return tx.emit(make_parameter, [data, wanted])
 
@@ -80,7 +80,7 @@ def _replace_data(tx: Tracer, tensor: TensorVariable, data: VariableTracker) -> 
     """Moves the tensor object to the memory of `data`; this counts as a write to the tensor."""
     _in_main_graph(tx, "an assignment to `data`")
     if not isinstance(data, TensorVariable):
-        tx.break_graph("MD212", f"`data` becomes a {data.python_type.__name__}", why="It is not a plain tensor.")
+        tx.break_graph("MD212", f"`data` becomes {an(data.python_type.__name__)}", why="It is not a plain tensor.")
     old, new = tx.graph.use(tensor), tx.graph.use(data)
     if old.device != new.device:
         tx.break_graph("MD212", "`data` is moved to another device", why=_WHY)
@@ -208,7 +208,9 @@ def _remove(tx: Tracer, handle: VariableTracker) -> VariableTracker:
 def _of_hook(tx: Tracer, handle: HookVariable | OpaqueResult, name: str) -> VariableTracker:
     if name == ("remove" if handle.python_type is RemovableHandle else "wait"):
         return BoundBuiltin(handle, name)
-    tx.break_graph("MD206", f"`{name}` of a {handle.python_type.__name__} is used", why="The graph creates the object.")
+    tx.break_graph(
+        "MD206", f"`{name}` of {an(handle.python_type.__name__)} is used", why="The graph creates the object."
+    )
 
 
 # Gradients

@@ -22,7 +22,7 @@ import torch.fx
 
 from minidynamo.bytecode.instructions import Instruction, decode
 from minidynamo.compat import CACHED_FUNCTION, FakeTensor, is_assumed_constant
-from minidynamo.errors import Diagnostic
+from minidynamo.errors import Diagnostic, an
 from minidynamo.guards.source import Called, Constant, Source, call_or_none
 from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.graph.open_graphs import Subgraph
@@ -194,7 +194,7 @@ def _current_value(variable: VariableTracker, refuse: Callable[[str], NoReturn])
         return {key.token: _current_value(value, refuse) for key, value in variable.items.items()}
     if isinstance(variable, ObjectVariable) and variable.value is not None:
         return variable.value
-    refuse(f"a {variable.python_type.__name__} depends on numbers that vary")
+    refuse(f"{an(variable.python_type.__name__)} depends on numbers that vary")
 
 
 def _containers(variable: VariableTracker) -> Iterator[ListVariable | DictVariable]:

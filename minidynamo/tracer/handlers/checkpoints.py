@@ -12,6 +12,7 @@ import torch
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 from minidynamo.compat import memory_of
+from minidynamo.errors import an
 from minidynamo.graph.higher_order import run_checkpoint, run_reentrant_checkpoint
 from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.graph.open_graphs import Subgraph
@@ -117,7 +118,7 @@ def _check_results(tx: Tracer, subgraph: Subgraph, result: VariableTracker) -> N
                 _refuse(tx, "its results share memory with each other, or with tensors from outside")
             seen.add(memory)
         elif not is_constant(leaf):
-            _refuse(tx, f"it returns a {leaf.python_type.__name__}")
+            _refuse(tx, f"it returns {an(leaf.python_type.__name__)}")
 
 
 def _refuse(tx: Tracer, what: str) -> NoReturn:

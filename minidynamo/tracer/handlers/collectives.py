@@ -14,6 +14,7 @@ from torch import distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from minidynamo import compat
+from minidynamo.errors import an
 from minidynamo.graph import collectives
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Called, Constant, Result
@@ -45,7 +46,7 @@ def _facts(tx: Tracer, group: VariableTracker | None) -> compat.GroupFacts:
     if isinstance(value, DeviceMesh) and value.ndim == 1:
         return _facts(tx, _group_of_mesh(tx, group))
     if not isinstance(value, dist.ProcessGroup):
-        tx.break_graph("MD207", f"a collective among a {group.python_type.__name__}", why="It is no process group.")
+        tx.break_graph("MD207", f"a collective among {an(group.python_type.__name__)}", why="It is no process group.")
     facts = compat.group_facts(value)
     if group.source is not None:
         tx.guard(Called(Constant(compat.group_facts, "group_facts"), (group.source,)), GuardKind.EQUALS, facts)

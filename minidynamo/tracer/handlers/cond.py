@@ -16,7 +16,7 @@ import torch
 
 from minidynamo import compat
 from minidynamo.compat import memory_of
-from minidynamo.errors import GraphBreak, InvalidCond, Unsupported, UserLocation
+from minidynamo.errors import GraphBreak, InvalidCond, Unsupported, UserLocation, an
 from minidynamo.graph.higher_order import run_branch
 from minidynamo.graph.torch_settings import settings
 from minidynamo.tracer.frames.interpreter import Raised, Tracer
@@ -59,15 +59,15 @@ def cond(
     """Captures `cond(pred, true_fn, false_fn, operands)`: the chosen branch for a Python number, else a graph node."""
     for branch in (true_fn, false_fn):
         if not class_has(branch.python_type, "__call__"):
-            invalid(tx, f"two functions, not a {branch.python_type.__name__}")
+            invalid(tx, f"two functions, not {an(branch.python_type.__name__)}")
     if operands is not None and not isinstance(operands, SequenceVariable):
-        invalid(tx, f"a tuple of tensors as operands, not a {operands.python_type.__name__}")
+        invalid(tx, f"a tuple of tensors as operands, not {an(operands.python_type.__name__)}")
     given = [] if operands is None else [*operands.items]
     pred = specialized(pred)
     if isinstance(pred, ConstantVariable) and type(pred.value) in (bool, int, float):
         return tx.call(true_fn if pred.value else false_fn, given)
     if not isinstance(pred, TensorVariable):
-        invalid(tx, f"a bool or a tensor as pred, not a {pred.python_type.__name__}")
+        invalid(tx, f"a bool or a tensor as pred, not {an(pred.python_type.__name__)}")
     if tx.graph.use(pred).numel() != 1:
         invalid(tx, f"a pred with one element, not one of shape {tuple(pred.fake.shape)}")
     inputs = [_tensor(tx, leaf) for variable in given for leaf in leaves(variable)]
@@ -84,7 +84,7 @@ def invalid(tx: Tracer, takes: str) -> NoReturn:
 
 def _tensor(tx: Tracer, variable: VariableTracker) -> TensorVariable:
     if not isinstance(variable, TensorVariable):
-        invalid(tx, f"tensors as operands, not a {variable.python_type.__name__}")
+        invalid(tx, f"tensors as operands, not {an(variable.python_type.__name__)}")
     return variable
 
 
@@ -237,9 +237,9 @@ def _forbidden_change(effect: Effect, existing: frozenset[VariableTracker]) -> s
         return ""
     match effect:
         case ContentsChanged(container):
-            return f"changes a {container.python_type.__name__} that was made outside"
+            return f"changes {an(container.python_type.__name__)} that was made outside"
         case AttrSet(obj, name) | AttrDeleted(obj, name):
-            return f"changes the attribute `{name}` of a {obj.python_type.__name__} that was made outside"
+            return f"changes the attribute `{name}` of {an(obj.python_type.__name__)} that was made outside"
         case CellSet():
             return "assigns to a variable of an enclosing function"
     return "changes something outside"

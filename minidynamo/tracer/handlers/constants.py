@@ -15,6 +15,7 @@ import types
 import torch
 
 from minidynamo import compat
+from minidynamo.errors import an
 from minidynamo.guards.source import Constant, InstanceAttr
 from minidynamo.tracer.frames.exceptions import same_message, tracked
 from minidynamo.tracer.frames.interpreter import Tracer
@@ -75,7 +76,7 @@ def _operator(cls: type, name: str) -> registry.Handler:
     def handle(tx: Tracer, self: VariableTracker, other: VariableTracker) -> VariableTracker:
         if not is_constant(other):
             if cls in (str, bytes) and name in ("__add__", "__mul__", "__rmul__"):  # never return NotImplemented
-                tx.raises(TypeError(f"a {cls.__name__} does not take a {other.python_type.__name__} here"))
+                tx.raises(TypeError(f"{an(cls.__name__)} does not take {an(other.python_type.__name__)} here"))
             return not_implemented()
         value = expect_constant(tx, self, "an address")
         try:
@@ -98,7 +99,9 @@ def _enum_attribute(tx: Tracer, obj: ConstantVariable, name: str) -> VariableTra
     if not issubclass(obj.python_type, enum.Enum):
         return None
     if isinstance(type(obj.value).__getattribute__, types.FunctionType):
-        tx.break_graph("MD206", f"`{name}` of a {obj.python_type.__name__} is used", why="It has a `__getattribute__`.")
+        tx.break_graph(
+            "MD206", f"`{name}` of {an(obj.python_type.__name__)} is used", why="It has a `__getattribute__`."
+        )
     # A class may define `value` or `name` itself; its properties are traced.
     inherited = name in ("name", "value") and inspect.getattr_static(type(obj.value), name) is vars(enum.Enum)[name]
     stored = f"_{name.strip('_')}_"

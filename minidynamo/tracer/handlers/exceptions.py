@@ -10,6 +10,7 @@ import builtins
 import sys
 from collections.abc import Callable
 
+from minidynamo.errors import an
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Constant, Result
 from minidynamo.tracer.attributes import class_of, lookup_on_class
@@ -50,7 +51,7 @@ def _refuse(cls: type[BaseException]) -> registry.Handler:
     """Returns a handler for a class with fields besides the arguments."""
 
     def make(tx: Tracer, /, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
-        tx.break_graph("MD211", f"a {cls.__name__} is made", why=_HAS_OWN_FIELDS, fix=MAKE_OUTSIDE)
+        tx.break_graph("MD211", f"{an(cls.__name__)} is made", why=_HAS_OWN_FIELDS, fix=MAKE_OUTSIDE)
 
     return make
 
@@ -66,7 +67,7 @@ def _init(tx: Tracer, self: ExceptionVariable, /, *args: VariableTracker, **kwar
 
 def _break(tx: Tracer, exception: ExceptionVariable, what: str) -> None:
     name = exception.cls.__name__
-    tx.break_graph("MD206", f"{what} of a {name} is used", why="Only Python knows it, after raising the exception.")
+    tx.break_graph("MD206", f"{what} of {an(name)} is used", why="Only Python knows it, after raising the exception.")
 
 
 def _args(tx: Tracer, exception: ObjectVariable) -> TupleVariable:

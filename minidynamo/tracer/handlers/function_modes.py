@@ -7,6 +7,7 @@ number. Other modes decide themselves what an operation means, and are not captu
 from __future__ import annotations
 
 from minidynamo.compat import is_index_mode, pop_function_mode, push_function_mode
+from minidynamo.errors import an
 from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.handlers.values import none
 from minidynamo.tracer.records import registry
@@ -18,7 +19,7 @@ _WHY = "The mode decides what each operation means."
 @registry.function(push_function_mode)
 def _push(tx: Tracer, mode: VariableTracker) -> VariableTracker:
     if not is_index_mode(mode.python_type):
-        tx.break_graph("MD207", f"a {mode.python_type.__name__} becomes active", why=_WHY)
+        tx.break_graph("MD207", f"{an(mode.python_type.__name__)} becomes active", why=_WHY)
     tx.function_modes.append(mode)
     return none()
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import _thread
 from typing import NoReturn
 
+from minidynamo.errors import an
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Constant, Result
 from minidynamo.tracer.frames.exceptions import catch_raised
@@ -35,7 +36,7 @@ def _id(tx: Tracer, obj: VariableTracker, /) -> VariableTracker:
     if obj.source is not None and isinstance(obj, (TensorVariable, *_WITH_ADDRESS)):
         real = tx.graph.real(obj) if isinstance(obj, TensorVariable) else obj.value
     if obj.source is None or real is None:
-        what = f"`id` of a new object or a constant: a {obj.python_type.__name__}"
+        what = f"`id` of a new object or a constant: {an(obj.python_type.__name__)}"
         why = "Its address says nothing about the next call."
         tx.break_graph("MD233", what, why=why, fix="Compare with `is`.")
     tx.guard(obj.source, GuardKind.IDENTITY, real)

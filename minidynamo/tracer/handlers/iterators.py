@@ -14,7 +14,7 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
-from minidynamo.errors import Diagnostic, SkipFrame
+from minidynamo.errors import Diagnostic, SkipFrame, an
 from minidynamo.tracer.attributes import lookup_on_class
 from minidynamo.tracer.calls.operators import folded
 from minidynamo.tracer.frames.exceptions import catch_raised, without_message
@@ -281,7 +281,7 @@ def _next_of_dict(tx: Tracer, iterator: DictIterator) -> VariableTracker | None:
     mapping = iterator.mapping
     if iterator.keys and has_changed_keys(tx.side_effects, iterator):
         # A rebuilt iterator does not know the size at its start, so the whole frame has to run eagerly.
-        what = f"the frame runs eagerly: a {mapping.cls.__name__} gets other keys while it is looped over"
+        what = f"the frame runs eagerly: {an(mapping.cls.__name__)} gets other keys while it is looped over"
         raise SkipFrame(Diagnostic("MD202", what, "RuntimeError: it changed size during iteration"))
     if iterator.position >= len(iterator.keys):
         iterator.keys = ()
@@ -384,7 +384,7 @@ def _next_of_map(tx: Tracer, iterator: MapIterator) -> VariableTracker | None:
 def by_index(tx: Tracer, obj: VariableTracker) -> VariableTracker:
     """Returns `iter(obj)`."""
     if isinstance(lookup_on_class(obj.python_type, "__getitem__")[0], types.WrapperDescriptorType):
-        what = f"iteration over a {obj.python_type.__name__}"
+        what = f"iteration over {an(obj.python_type.__name__)}"
         tx.break_graph("MD242", what, why="Only Python knows whether this class takes indices.")
     return IndexIterator(obj, 0, BY_INDEX)
 

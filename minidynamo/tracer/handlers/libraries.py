@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from minidynamo.errors import an
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Computed, Constant, InstanceAttr, Item
 from minidynamo.tracer.frames.interpreter import Tracer
@@ -69,7 +70,7 @@ def _matches(
     try:
         found = [*find(*map(as_constant, args), **{name: as_constant(arg) for name, arg in kwargs.items()})]
     except NotConstant as error:
-        tx.break_graph("MD208", f"re.finditer() is called with a {error}", why="It is only known when it runs.")
+        tx.break_graph("MD208", f"re.finditer() is called with {an(str(error))}", why="It is only known when it runs.")
     except (TypeError, re.error) as error:
         tx.raises(error)
     matches = SequenceIterator(Slots(constant(match, *given) for match in found))

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 import torch
 
+from minidynamo.errors import an
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Computed
 from minidynamo.tracer.frames.exceptions import without_message
@@ -177,7 +178,7 @@ def _refuse(tx: Tracer, self: SequenceVariable, other: VariableTracker) -> NoRet
     if isinstance(other, SequenceVariable | ConstantVariable):
         tx.raises(without_message(TypeError))
     names = self.cls.__name__, other.python_type.__name__
-    tx.raises(TypeError("a {} does not take a {} here".format(*names)))
+    tx.raises(TypeError("{} does not take {} here".format(*map(an, names))))
 
 
 @registry.methods(SEQUENCES, "__add__")

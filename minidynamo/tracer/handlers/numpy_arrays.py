@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 import numpy as np
 import torch
 
+from minidynamo.errors import an
 from minidynamo.guards.source import Attr, Called, Constant, Element, is_drawn
 from minidynamo.tracer.attributes.lookup import looks_up
 from minidynamo.tracer.calls.operators import folded
@@ -55,7 +56,7 @@ def run(tx: Tracer, function: Callable[..., Any], args: Sequence[VariableTracker
         named = {key: _numpy_value(value) for key, value in kwargs.items()}
     except NotConstant as error:
         why, fix = "While tracing, numpy's functions run on constants alone.", HINTS_BY_CLASS.get(str(error), "")
-        tx.break_graph("MD208", f"{name} is called with a {error}", why=why, fix=fix)
+        tx.break_graph("MD208", f"{name} is called with {an(str(error))}", why=why, fix=fix)
     try:
         result = function(*plain, **named)
     except Exception as error:
@@ -77,7 +78,9 @@ def run(tx: Tracer, function: Callable[..., Any], args: Sequence[VariableTracker
     try:
         return from_constant(result)
     except NotConstant as error:
-        tx.break_graph("MD208", f"{name} returns a {error}", why="Its contents can neither be tracked nor guarded.")
+        tx.break_graph(
+            "MD208", f"{name} returns {an(str(error))}", why="Its contents can neither be tracked nor guarded."
+        )
 
 
 def _arrays(values: Iterable[Any]) -> Iterator[np.ndarray[Any, Any]]:
@@ -128,7 +131,7 @@ def _attribute(tx: Tracer, obj: ArrayVariable, name: str) -> VariableTracker | N
         return from_constant(getattr(obj.value, name))
     if callable(getattr(np.ndarray, name, None)):
         return BoundBuiltin(obj, name)
-    tx.break_graph("MD206", f"`{name}` of a ndarray is used", why="It would expose the memory of the array.")
+    tx.break_graph("MD206", f"`{name}` of an ndarray is used", why="It would expose the memory of the array.")
 
 
 def _method(name: str) -> registry.Handler:
@@ -151,7 +154,7 @@ def _length(tx: Tracer, array: VariableTracker, /) -> VariableTracker:
     shape = _fact_of_argument(tx, array, "shape") if isinstance(array, OpaqueVariable) else None
     if shape is None:
         name = array.python_type.__name__
-        tx.break_graph("MD206", f"len() of a {name} is used", why="Its class may define the length.")
+        tx.break_graph("MD206", f"len() of {an(name)} is used", why="Its class may define the length.")
     if not tx.truth(shape):
         tx.raises(TypeError("len() of unsized object"), exact=True)
     return tx.call(operator.getitem, [shape, ConstantVariable(0)])

@@ -12,7 +12,7 @@ import weakref
 
 import torch
 
-from minidynamo.errors import Diagnostic
+from minidynamo.errors import Diagnostic, an
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import ContextValue, Result, Unset
 from minidynamo.tracer.capture.finalizers import is_held, may_be_dead
@@ -48,7 +48,7 @@ def _make(tx: Tracer, referent: VariableTracker, callback: VariableTracker | Non
 def _read(tx: Tracer, reference: VariableTracker, /) -> VariableTracker:
     if not isinstance(reference, WeakReferenceVariable):
         name = reference.python_type.__name__
-        tx.break_graph("MD206", f"a {name} is called", why="It is a weak reference of another kind.")
+        tx.break_graph("MD206", f"{an(name)} is called", why="It is a weak reference of another kind.")
     known, referent = reference.referent, reference.value() if reference.value is not None else None
     is_tensor = isinstance(known, TensorVariable) or isinstance(referent, torch.Tensor)
     if (known is not None or referent is not None) and may_be_dead(tx, is_tensor):

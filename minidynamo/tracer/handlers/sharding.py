@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from minidynamo import compat
+from minidynamo.errors import an
 from minidynamo.graph.sharding import after_forward, before_forward, parallel_call
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Called, Constant
@@ -102,7 +103,7 @@ def _call_parallel(tx: Tracer, module: ModuleVariable, *tensors: VariableTracker
     with tx.graph.real_tensors_in_calls():
         result = communicate(tx, parallel_call(module.value), [], *tensors)
     if not isinstance(result, TensorVariable):
-        tx.break_graph("MD214", f"a {module.cls.__name__} returns a DTensor", why="Its values are on several ranks.")
+        tx.break_graph("MD214", f"{an(module.cls.__name__)} returns a DTensor", why="Its values are on several ranks.")
     return result
 
 

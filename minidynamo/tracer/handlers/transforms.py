@@ -20,7 +20,7 @@ import torch.fx
 
 from minidynamo import compat
 from minidynamo.compat import version_of
-from minidynamo.errors import summary
+from minidynamo.errors import an, summary
 from minidynamo.graph.func_transforms import Argument, PullBack, Transformation, transformed
 from minidynamo.graph.pytree import Structure, is_sequence_class, rebuild, structure_of
 from minidynamo.graph.pytree import leaves as leaves_of
@@ -300,7 +300,7 @@ def _options(options: DictVariable, refuse: Refuse) -> dict[str, Any]:
     try:
         plain = {str(key.token): as_constant(value) for key, value in options.items.items()}
     except NotConstant as error:
-        refuse(f"an option is a {error}")
+        refuse(f"an option is {an(str(error))}")
     return plain
 
 
@@ -398,7 +398,7 @@ def _check(subgraph: Subgraph, result: VariableTracker, refuse: Refuse) -> None:
         refuse("its function changes the shape or history of a tensor from outside")
     for leaf in leaves(result):
         if not isinstance(leaf, TensorVariable):
-            refuse(f"its function returns a {leaf.python_type.__name__}")
+            refuse(f"its function returns {an(leaf.python_type.__name__)}")
         elif leaf.node.graph is not subgraph.graph:
             refuse("its function returns a tensor from outside")
 
@@ -427,7 +427,7 @@ def spec_of(value: VariableTracker, tensors: list[TensorVariable], refuse: Refus
     try:
         return as_constant(value)
     except NotConstant as error:
-        return refuse(f"it takes or returns a {error}")
+        return refuse(f"it takes or returns {an(str(error))}")
 
 
 def tracker_of(value: Any, tensors: Iterator[VariableTracker]) -> VariableTracker:

@@ -11,6 +11,7 @@ import types
 from typing import Any, NoReturn
 
 from minidynamo.compat import memory_of
+from minidynamo.errors import an
 from minidynamo.graph.triton_launch import Launch, Tensor, launch_kernel, number_of
 from minidynamo.guards.guard import GuardKind
 from minidynamo.tracer.frames.interpreter import Tracer
@@ -105,7 +106,7 @@ def _plain(tx: Tracer, arg: VariableTracker) -> object:
     try:
         return as_constant(arg)
     except NotConstant:
-        _refuse(tx, f"it takes a {arg.python_type.__name__}")
+        _refuse(tx, f"it takes {an(arg.python_type.__name__)}")
 
 
 def _check_memory(tx: Tracer, written: list[TensorVariable], tensors: list[TensorVariable]) -> None:

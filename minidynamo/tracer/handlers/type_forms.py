@@ -10,6 +10,7 @@ import typing
 from collections.abc import Callable
 from typing import Any
 
+from minidynamo.errors import an
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Constant
 from minidynamo.tracer.frames.exceptions import without_message
@@ -32,7 +33,7 @@ def _subscript(tx: Tracer, form: VariableTracker, parameters: VariableTracker, /
     try:
         made = _guarded_object(tx, form)[_guarded_object(tx, parameters)]
     except NotConstant:
-        tx.break_graph("MD208", f"a {form.python_type.__name__} of what is made while tracing is written down")
+        tx.break_graph("MD208", f"{an(form.python_type.__name__)} of what is made while tracing is written down")
     except Exception as error:
         tx.raises(without_message(type(error)))
     return tx.wrap(made, Constant(made, repr(made)))

@@ -9,6 +9,7 @@ import types
 from typing import Any, NoReturn
 
 from minidynamo.compat import name_in_errors
+from minidynamo.errors import an
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Constant
 from minidynamo.tracer.frames.exceptions import without_message
@@ -101,7 +102,7 @@ def expect_constant(tx: Tracer, variable: VariableTracker, what: str) -> Any:
             f"{what} that is only known when the graph runs",
             why="Python needs the value itself to go on, and tracing has only its type.",
             fix="Compute it from Python numbers or shapes, or keep the choice in tensors (torch.where, index_select).",
-            marker=f"this is a {variable.python_type.__name__}",
+            marker=f"this is {an(variable.python_type.__name__)}",
         )
 
 
@@ -153,7 +154,7 @@ def _refuse_key(tx: Tracer, variable: VariableTracker) -> NoReturn:
         graph_numbers.break_on_value(tx, "a dict key or set element")
     tx.break_graph(
         "MD232",
-        f"a {name} is a dict key or set element",
+        f"{an(name)} is a dict key or set element",
         why=f"`{name}` decides itself when two of its objects are equal.",
         fix="Use a number, a string or a tuple of them as the key.",
     )

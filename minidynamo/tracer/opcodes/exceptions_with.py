@@ -6,6 +6,7 @@ is unknown while tracing is raised natively, after a graph break inside the regi
 from __future__ import annotations
 
 from minidynamo.bytecode.instructions import Instruction
+from minidynamo.errors import an
 from minidynamo.tracer.attributes import bind, class_of, guard_class_attribute, lookup_on_class
 from minidynamo.tracer.frames.exceptions import generator_stop_error
 from minidynamo.tracer.frames.interpreter import Frame
@@ -74,7 +75,7 @@ def _exception_to_raise(frame: Frame, value: VariableTracker) -> ExceptionVariab
         frame.tx.break_graph(
             "MD202",
             "the program raises an exception here",
-            why=f"It is a {value.python_type.__name__} that was not made while tracing, so Python itself raises it.",
+            why=f"It is {an(value.python_type.__name__)} that was not made while tracing, so Python itself raises it.",
         )
     return value
 

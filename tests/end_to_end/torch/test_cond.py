@@ -234,9 +234,9 @@ def test_CND_5_a_write_without_grad_reaches_the_operand(backend):
     [
         ((torch.tensor([True, False]), torch.sin, torch.cos, (one,)), "a pred with one element"),
         (("yes", torch.sin, torch.cos, (one,)), "a bool or a tensor as pred, not a str"),
-        ((TRUE, 3, torch.cos, (one,)), "two functions, not a int"),
+        ((TRUE, 3, torch.cos, (one,)), "two functions, not an int"),
         ((TRUE, torch.sin, torch.cos, one), "a tuple of tensors as operands, not a Tensor"),
-        ((TRUE, torch.sin, torch.cos, (3,)), "tensors as operands, not a int"),
+        ((TRUE, torch.sin, torch.cos, (3,)), "tensors as operands, not an int"),
         ((TRUE, torch.sin, torch.cos, ([one, None],)), "tensors as operands, not a NoneType"),
     ],
 )
