@@ -46,14 +46,14 @@ class StoredGraphs:
         self.settings = settings
         self.hooks = hooks
         # Maps the callable of a graph to its compiled form and the text of its ATen graph.
-        self.made: weakref.WeakKeyDictionary[BoxedCallable, tuple[compile_graph.CompiledGraph, str]] = (
+        self.compiled_graphs: weakref.WeakKeyDictionary[BoxedCallable, tuple[compile_graph.CompiledGraph, str]] = (
             weakref.WeakKeyDictionary()
         )
 
     def remember(self, compiled: compile_graph.CompiledGraph, aten: str) -> None:
         """Records the compiled form of `compiled.call` while that callable is alive."""
         # Without the callable itself: the entry would keep its own key alive.
-        self.made[compiled.call] = replace(compiled, call=_uncallable), aten
+        self.compiled_graphs[compiled.call] = replace(compiled, call=_uncallable), aten
 
     def entry_for(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> StoredGraph | None:
         """Returns the entry of a graph, to read or write; None, after an event with the reason, if the graph cannot be
@@ -67,7 +67,7 @@ class StoredGraphs:
         except Exception as error:  # raised by an object of torch or of the user in the graph
             publish("cache", "skip", reason=f"its key cannot be written: {type(error).__name__}: {error}")
         else:
-            return StoredGraph(key, self.made)
+            return StoredGraph(key, self.compiled_graphs)
         return None
 
     def _options(self) -> dict[str, Any]:
@@ -134,7 +134,7 @@ class StoredGraph:
     """The disk entry of one torch-level graph, whether stored already or not."""
 
     key: Key
-    made: weakref.WeakKeyDictionary[BoxedCallable, tuple[compile_graph.CompiledGraph, str]]
+    compiled_graphs: weakref.WeakKeyDictionary[BoxedCallable, tuple[compile_graph.CompiledGraph, str]]
     #: Part of the entry -> its written form: an entry is written again for each compiled part of backward.
     forms: dict[str, Json] = field(default_factory=dict)
 
@@ -200,9 +200,9 @@ class StoredGraph:
                 except Damaged as reason:
                     publish("cache", "skip", key=self.key.name, reason=f"no part of backward can be compiled: {reason}")
                     return None
-                made = compile_backward(part_of(whole, len(plan.saved), part, plan.signature.graph))
-                stages[part.stage] = made
-                self._complete(content, part.stage, made)
+                compiled = compile_backward(part_of(whole, len(plan.saved), part, plan.signature.graph))
+                stages[part.stage] = compiled
+                self._complete(content, part.stage, compiled)
             return stages[part.stage]
 
         return find
@@ -278,7 +278,7 @@ class StoredGraph:
             publish("cache", "skip", key=self.key.name, reason=str(reason))
 
     def _form(self, call: BoxedCallable, codec: Codec) -> Json:
-        if call not in self.made:
+        if call not in self.compiled_graphs:
             raise NotStorable("a part of it runs operation by operation")
-        compiled, aten = self.made[call]
+        compiled, aten = self.compiled_graphs[call]
         return {**stored.write_graph(compiled, codec), "aten": codec.context.written(aten)}

@@ -99,9 +99,9 @@ def make_suspended(point: FramePoint, namespace: dict[str, Any], qualname: str) 
     writer.restore()
     writer.emit("JUMP_FORWARD", jump=writer.label(point.index))
     writer.body()
-    made = writer.function("")
-    made.__qualname__ = qualname
-    return made
+    function = writer.function("")
+    function.__qualname__ = qualname
+    return function
 
 
 class _Writer:
@@ -149,10 +149,10 @@ class _Writer:
 
     def restore(self) -> None:
         """Sets up the frame as the user's function does, then fills it from the list and empties the list."""
-        made = {i.argval for i in self.instructions[: first_index(self.code)] if i.opname == "MAKE_CELL"}
+        created_cells = {i.argval for i in self.instructions[: first_index(self.code)] if i.opname == "MAKE_CELL"}
         for instruction in self.instructions[: first_index(self.code)]:
             self.copy(instruction, None)
-        load_list = "LOAD_DEREF" if self.nlocals and slot_names(self.code)[0] in made else "LOAD_FAST"
+        load_list = "LOAD_DEREF" if self.nlocals and slot_names(self.code)[0] in created_cells else "LOAD_FAST"
         self.emit(load_list, 0)
         self.emit("UNPACK_SEQUENCE", self.point.size)
         self.emit(load_list, 0)
@@ -162,7 +162,7 @@ class _Writer:
         self.emit("BUILD_SLICE", 2)
         self.emit("DELETE_SUBSCR")
         filled = {*self.point.cells, *self.point.locals}
-        for slot in {0} | {self.slots[name] for name in made - filled}:
+        for slot in {0} | {self.slots[name] for name in created_cells - filled}:
             self.emit("DELETE_FAST", slot)
         kinds = self.point.stack
         for name in self.point.cells:
@@ -277,6 +277,6 @@ class _Writer:
             stacksize=self.code.co_stacksize + len(self.slots) + _SPARE_STACK,
         )
         closure = tuple(types.CellType() for _ in code.co_freevars)
-        made = types.FunctionType(code, self.namespace, code.co_name, None, closure)
-        mark_boxed(made)
-        return made
+        function = types.FunctionType(code, self.namespace, code.co_name, None, closure)
+        mark_boxed(function)
+        return function

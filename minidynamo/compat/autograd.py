@@ -42,10 +42,10 @@ def boxed(function: type[torch.autograd.Function]) -> type[torch.autograd.Functi
     """Returns a copy of a Function for which torch passes the gradients in one list, where torch can. Compiled autograd
     calls the backward of the original, with one argument per gradient.
     """
-    made: typing.Any = type(function.__name__, (function,), {"boxed_grads_call": True, "__doc__": function.__doc__})
-    kind: typing.Any = node_type(made)
+    subclass: typing.Any = type(function.__name__, (function,), {"boxed_grads_call": True, "__doc__": function.__doc__})
+    kind: typing.Any = node_type(subclass)
     kind._forward_cls = function
-    return made  # type: ignore[no-any-return]
+    return subclass  # type: ignore[no-any-return]
 
 
 def raw_apply(function: type[torch.autograd.Function]) -> typing.Callable[..., typing.Any]:
@@ -209,19 +209,19 @@ def batch_level(value: torch.Tensor) -> int | None:
 
 def unbatched(value: torch.Tensor, level: int) -> torch.Tensor:
     """Returns the whole batch, with the batch dimension first."""
-    made: torch.Tensor
+    result: torch.Tensor
     if level < 0:
-        made = torch._remove_batch_dim(value, -level, 1, 0)
+        result = torch._remove_batch_dim(value, -level, 1, 0)
     else:
-        made = _functorch.get_unwrapped(value).movedim(_functorch.maybe_get_bdim(value), 0)
-    return made
+        result = _functorch.get_unwrapped(value).movedim(_functorch.maybe_get_bdim(value), 0)
+    return result
 
 
 def batched(value: torch.Tensor, level: int) -> torch.Tensor:
     """Inverts `unbatched`."""
-    made: torch.Tensor
+    result: torch.Tensor
     if level < 0:
-        made = torch._add_batch_dim(value, 0, -level)
+        result = torch._add_batch_dim(value, 0, -level)
     else:
-        made = _functorch._add_batch_dim(value, 0, level)
-    return made
+        result = _functorch._add_batch_dim(value, 0, level)
+    return result

@@ -99,8 +99,8 @@ def formulas_of(op: OpOverload) -> tuple[typing.Any, str, str] | None:
 
 def overload_of(definition: typing.Any) -> OpOverload:
     """Returns the operator made by `torch.library.custom_op`."""
-    made: OpOverload = definition._opoverload
-    return made
+    overload: OpOverload = definition._opoverload
+    return overload
 
 
 def fake_implementation_of(op: typing.Any) -> typing.Callable[..., typing.Any] | None:

@@ -125,7 +125,7 @@ def _lstm(*args: typing.Any) -> typing.Any:
     per_layer, directions = 4 if biased else 2, 2 if both_ways else 1
     states = []
     for layer in range(layers):
-        made = []
+        outputs = []
         for direction in range(directions):
             i = layer * directions + direction
             given = weights[i * per_layer : (i + 1) * per_layer]
@@ -134,9 +134,9 @@ def _lstm(*args: typing.Any) -> typing.Any:
             y, *state, _ = torch.ops.aten.mkldnn_rnn_layer(
                 *tensors, direction > 0, [], 2, hx.shape[2], layers, biased, both_ways, batch_first, trains
             )
-            made.append(y)
+            outputs.append(y)
             states.append(state)
-        x = torch.cat(made, -1) if both_ways else made[0]
+        x = torch.cat(outputs, -1) if both_ways else outputs[0]
         if dropout != 0 and trains and layer < layers - 1:
             x = torch.dropout(x, dropout, True)
     return x.transpose(0, 1) if batch_first else x, *(torch.stack(state) for state in zip(*states))

@@ -158,8 +158,8 @@ def set_creation(view: torch.Tensor, creation: str) -> None:
 
 def replay_view(view: torch.Tensor, base: torch.Tensor) -> torch.Tensor:
     """Returns the view of `base` with the same operations as `view` of its own base."""
-    made: torch.Tensor = view._view_func_unsafe(base)
-    return made
+    replayed: torch.Tensor = view._view_func_unsafe(base)
+    return replayed
 
 
 def owns_its_memory(tensor: torch.Tensor) -> bool:

@@ -245,8 +245,8 @@ def write_bytes(path: Path, content: bytes) -> None:
 def load(kind: str, name: str, source: str, namespace: dict[str, Any], function: str) -> types.FunctionType:
     """Writes Python `source`, executes it in `namespace`, and returns the function defined under `function`."""
     execute(write(kind, name, source), source, namespace)
-    made: types.FunctionType = namespace[function]
-    return made
+    loaded: types.FunctionType = namespace[function]
+    return loaded
 
 
 def execute(path: str, source: str, namespace: dict[str, Any]) -> None:

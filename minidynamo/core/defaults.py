@@ -30,9 +30,9 @@ class Defaults(tuple[Any, ...]):
     @classmethod
     def of(cls, original: types.FunctionType, marks: Sequence[LeftOut]) -> Defaults | None:
         """Builds defaults for a function that replaces `original`; None without marks."""
-        made = cls(marks)
-        made.original = original
-        return made if marks else None
+        marked = cls(marks)
+        marked.original = original
+        return marked if marks else None
 
     def shown(self) -> tuple[Any, ...]:
         """Returns the defaults of the original."""
@@ -50,9 +50,9 @@ class KeywordDefaults(dict[str, Any]):
     @classmethod
     def of(cls, original: types.FunctionType, marks: Mapping[str, LeftOut]) -> KeywordDefaults | None:
         """Builds defaults for a function that replaces `original`; None without marks."""
-        made = cls(marks)
-        made.original = original
-        return made if marks else None
+        marked = cls(marks)
+        marked.original = original
+        return marked if marks else None
 
     def shown(self) -> dict[str, Any]:
         """Returns the defaults of the original, and written values; marks of parameters without a default are left

@@ -37,9 +37,9 @@ def with_globals(function: types.FunctionType, others: Mapping[int, object]) -> 
     to name instead.
     """
     namespace = {name: others.get(id(value), value) for name, value in function.__globals__.items()}
-    made = types.FunctionType(function.__code__, namespace, function.__name__, function.__defaults__)
-    made.__dict__.update(function.__dict__)
-    return made
+    copy = types.FunctionType(function.__code__, namespace, function.__name__, function.__defaults__)
+    copy.__dict__.update(function.__dict__)
+    return copy
 
 
 # Objects that know their own name and module without running user code.

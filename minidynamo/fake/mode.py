@@ -558,7 +558,7 @@ class FakeTensorMode(compat.StandaloneFakeTensorMode):
             with self:
                 result = tuple(torch.empty_like(args[copies[i]]) if i in copies else r for i, r in enumerate(result))
         if rule is not None:
-            result = self._lay_out_each(result, lambda made: self._laid_out(rule, made, args))
+            result = self._lay_out_each(result, lambda part: self._laid_out(rule, part, args))
         return result
 
     def _lay_out_each(self, result: Any, lay_out: Callable[[torch.Tensor], torch.Tensor]) -> Any:
@@ -570,8 +570,8 @@ class FakeTensorMode(compat.StandaloneFakeTensorMode):
         first = result[0].shape
         # Sizes are only compared for equal ranks: otherwise the batch size would be guarded against the number of
         # channels.
-        has_first_shape = (made is not None and made.dim() == len(first) and made.shape == first for made in result)
-        return tuple(lay_out(made) if same else made for made, same in zip(result, has_first_shape))
+        has_first_shape = (part is not None and part.dim() == len(first) and part.shape == first for part in result)
+        return tuple(lay_out(part) if same else part for part, same in zip(result, has_first_shape))
 
     def _laid_out(self, rule: Rule, result: torch.Tensor, args: Any) -> torch.Tensor:
         if result.dim() < 2:

@@ -69,10 +69,10 @@ def load(
     kind: str, name: str, source: str, text: BoxedText | None, namespace: dict[str, Any], function: str
 ) -> types.FunctionType:
     """Writes and executes `source`, like `artifacts.load`; returns the boxed function, which keeps its parts."""
-    made = artifacts.load(kind, name, source, namespace, function)
-    made._text = text  # type: ignore[attr-defined]
-    mark_boxed(made)
-    return made
+    loaded = artifacts.load(kind, name, source, namespace, function)
+    loaded._text = text  # type: ignore[attr-defined]
+    mark_boxed(loaded)
+    return loaded
 
 
 def text_of(function: object) -> BoxedText | None:

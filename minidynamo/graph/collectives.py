@@ -74,13 +74,13 @@ def batch_isend_irecv(ops: Sequence[tuple[str, torch.Tensor, int, int, str]]) ->
     """
     if compat.are_fakes_running():
         return [PendingWork() for _ in ops]
-    made = [
+    operations = [
         torch.distributed.P2POp(
             getattr(torch.distributed, name), tensor, group=compat.group_named(group), tag=tag, group_peer=peer
         )
         for name, tensor, peer, tag, group in ops
     ]
-    return torch.distributed.batch_isend_irecv(made)
+    return torch.distributed.batch_isend_irecv(operations)
 
 
 @communicates

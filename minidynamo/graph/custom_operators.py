@@ -37,5 +37,5 @@ def define(
         _library.impl(name, without_data, "Meta")
     for key in ("Autograd", "ADInplaceOrView") if unseen else ():
         _library.impl(name, torch.library.fallthrough_kernel, key)
-    made: OpOverload = getattr(torch.ops.minidynamo, name).default
-    return made
+    overload: OpOverload = getattr(torch.ops.minidynamo, name).default
+    return overload

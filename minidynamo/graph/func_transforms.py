@@ -72,8 +72,8 @@ class Transformation:
 class PullBack:
     """The function returned by `torch.func.vjp`, for a captured function: `subgraph`, called on `inputs`."""
 
-    def __init__(self, made: Transformation, subgraph: Subgraph, inputs: Sequence[torch.Tensor]) -> None:
-        self._pull_back = made.call(subgraph, inputs)[1]
+    def __init__(self, transformation: Transformation, subgraph: Subgraph, inputs: Sequence[torch.Tensor]) -> None:
+        self._pull_back = transformation.call(subgraph, inputs)[1]
 
     def __call__(self, cotangents: Any, retain_graph: bool = True, create_graph: bool | None = None) -> Any:
         return self._pull_back(cotangents, retain_graph=retain_graph, create_graph=create_graph)

@@ -92,8 +92,8 @@ def _copied(result: torch.Tensor) -> tuple[torch.Tensor, Callable[[torch.Tensor]
         replay(whole).copy_(result)
 
     def view(whole: torch.Tensor) -> torch.Tensor:
-        made = replay(whole)
-        compat.set_creation(made, creation)
-        return made
+        view_of_copy = replay(whole)
+        compat.set_creation(view_of_copy, creation)
+        return view_of_copy
 
     return whole, view

@@ -176,11 +176,11 @@ def _marking(op: OpOverload, split: Callable[..., Any]) -> Callable[..., Any]:
             return split(*args, **kwargs)
         nodes = mode.tracer.graph.nodes
         before = next(iter(reversed(nodes)), None)
-        made = split(*args, **kwargs)
+        result = split(*args, **kwargs)
         call = Call(op.overloadpacket.__name__, next(_numbers))
         for node in itertools.takewhile(lambda node: node is not before, reversed(nodes)):
             node.meta[PART_OF] = call
-        return made
+        return result
 
     return marked
 

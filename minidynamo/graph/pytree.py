@@ -104,8 +104,8 @@ def compile_flat(
             reject_unboxed(args)
         actual = [structure_of(value) for value in args]
         if actual != structures:
-            wanted, got = (", ".join(map(str, found)) for found in (structures, actual))
-            raise TypeError(f"structure mismatch: the graph was compiled for ({wanted}), not for ({got})")
+            wanted, given = (", ".join(map(str, found)) for found in (structures, actual))
+            raise TypeError(f"structure mismatch: the graph was compiled for ({wanted}), not for ({given})")
         flat = [leaf for value in args for leaf in leaves(value)]
         for value, donated in zip(args, stolen):
             if donated:

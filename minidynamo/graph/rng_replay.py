@@ -34,9 +34,9 @@ def draw(
 
     Another thread may have drawn since the state was read; the results follow from `state` anyway.
     """
-    made = draw_again(operation, device, state, *args, **kwargs)
-    _generator_of(device).set_state(made[-1])
-    return made
+    drawn = draw_again(operation, device, state, *args, **kwargs)
+    _generator_of(device).set_state(drawn[-1])
+    return drawn
 
 
 def draw_again(
@@ -60,8 +60,8 @@ FUNCTIONS = (random_state, draw, draw_again)
 """The functions that graphs call. Their results are new memory."""
 
 
-def _results(made: Any) -> tuple[Any, ...]:
-    return tuple(made) if isinstance(made, (tuple, list)) else (made,)
+def _results(value: Any) -> tuple[Any, ...]:
+    return tuple(value) if isinstance(value, (tuple, list)) else (value,)
 
 
 def _generator_of(device: torch.device) -> torch.Generator:

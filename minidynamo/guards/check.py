@@ -59,9 +59,9 @@ class Condition:
         if self.walk is not None and walk is not None:
             others = {**others, id(self.walk.namespace[self.walk.name]): walk.function}
         ((name, check),) = self.namespace.items()
-        made = with_globals(check, others)
-        slot = None if self.walk is None or walk is None else WalkSlot(walk, made.__globals__, self.walk.name)
-        return replace(self, namespace={name: made}, walk=slot)
+        rebound_check = with_globals(check, others)
+        slot = None if self.walk is None or walk is None else WalkSlot(walk, rebound_check.__globals__, self.walk.name)
+        return replace(self, namespace={name: rebound_check}, walk=slot)
 
 
 def write_condition(

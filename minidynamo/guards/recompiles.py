@@ -196,10 +196,10 @@ def limit_reached(
         rows.append(f"{changed} changed ({counted(count, 'time')}, last from {last.expected} to {last.actual})")
         rows.append(f"    {last.advice}")
     rows += [f"and {counted(len(counts) - _MOST_CAUSES, 'other cause')}"] * (len(counts) > _MOST_CAUSES)
-    made = f"{counted(versions, 'version')} exist{'s' * (versions == 1)}"
+    existing = f"{counted(versions, 'version')} exist{'s' * (versions == 1)}"
     return Diagnostic(
         "MD302",
-        f"stopped compiling `{name}`: {made} (recompile_limit={limit})",
+        f"stopped compiling `{name}`: {existing} (recompile_limit={limit})",
         why="\n".join([*rows, "Calls that fit no version run eagerly."][: None if runs_eagerly else -1]),
         fix="Change the calls, or raise recompile_limit= if all versions are needed. f.why() lists each reason.",
     )

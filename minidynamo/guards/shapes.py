@@ -142,11 +142,11 @@ class Shapes:
         if not any(wanted) and not any(varied_strides):
             return sizes, strides
         declarations = declared(value)
-        made = [
+        symbolic_sizes = [
             self._size(Size(source, k), size, declarations.get(k)) if wanted[k] and size not in (0, 1) else size
             for k, size in enumerate(sizes)
         ]
-        layout = tuple(made), self._strides(source, made, sizes, strides, varied_strides)
+        layout = tuple(symbolic_sizes), self._strides(source, symbolic_sizes, sizes, strides, varied_strides)
         if not any(isinstance(number, torch.SymInt) for part in layout for number in part):
             return sizes, strides
         self._tensors[source] = ([_expr(n) for n in layout[0]], [_expr(n) for n in layout[1]])
@@ -165,12 +165,12 @@ class Shapes:
         env = self.env
         kinds = compat.symbolic().DimDynamic
         symbol = env.create_symbol(size, _named(source), kinds.DUCK if declaration is None else kinds.DYNAMIC)
-        made = self._symbol(source, size, symbol)
+        size_symbol = self._symbol(source, size, symbol)
         if declaration is not None:
             self._declared[source] = symbol
-            bool(declaration.least is None or made >= declaration.least)
-            bool(declaration.most is None or made <= declaration.most)
-        return made
+            bool(declaration.least is None or size_symbol >= declaration.least)
+            bool(declaration.most is None or size_symbol <= declaration.most)
+        return size_symbol
 
     def _symbol(self, source: Source, value: int, symbol: Any) -> Any:
         self._sources.setdefault(symbol, []).append(source)
@@ -179,7 +179,7 @@ class Shapes:
     def _strides(
         self,
         source: Source,
-        made: Sequence[Any],
+        symbolic_sizes: Sequence[Any],
         sizes: Sequence[int],
         strides: Sequence[int],
         varied_strides: Sequence[bool],
@@ -193,7 +193,7 @@ class Shapes:
             fact = facts[k]
             if isinstance(fact, str):
                 inner = int(fact[2:-1])
-                found[k] = made[inner] * found[inner]
+                found[k] = symbolic_sizes[inner] * found[inner]
             elif varied_strides[k] and fact not in (0, 1):
                 fact_source = Stride(source, k)
                 dynamic = compat.symbolic().DimDynamic.DYNAMIC
@@ -364,8 +364,8 @@ class Shapes:
         relations = [guard for guard in self._relations.values() if not _is_covered(guard.source, fixed, tensors)]
         if self._env is None:
             return [*found, *relations]
-        made: list[Guard] = [*self._sizes(), *self._integers(), *self._decisions(), *self._ranges()]
-        return list(dict.fromkeys([*found, *relations, *made]))
+        guards: list[Guard] = [*self._sizes(), *self._integers(), *self._decisions(), *self._ranges()]
+        return list(dict.fromkeys([*found, *relations, *guards]))
 
     def _check_declared(self) -> None:
         """Raises DeclaredSizeFixed if a size that is declared to vary has become a constant."""

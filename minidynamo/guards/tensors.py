@@ -50,7 +50,7 @@ def batched_checker(facts: Sequence[TensorFacts]) -> Callable[..., bool] | None:
     The function also returns False if inference mode or autocast differ from their state at construction. It keeps no
     tensor alive: the checker is built from examples without memory.
     """
-    examples = [made for each in facts if (made := example(each)) is not None]
+    examples = [tensor for each in facts if (tensor := example(each)) is not None]
     if len(examples) < len(facts):
         return None
     layouts = None
@@ -68,13 +68,13 @@ def example(facts: TensorFacts) -> torch.Tensor | None:
             if type(empty) is not torch.Tensor:  # a mode such as FakeTensorMode is active
                 return None
             sizes, strides = (tuple(2 if n is None else n for n in layout) for layout in (facts.shape, facts.stride))
-            made: torch.Tensor = compat.reinterpret_tensor(empty, sizes, strides, 0)
+            tensor: torch.Tensor = compat.reinterpret_tensor(empty, sizes, strides, 0)
             if facts.cls is not torch.Tensor:
-                made = compat.make_subclass(facts.cls, made, facts.requires_grad)
+                tensor = compat.make_subclass(facts.cls, tensor, facts.requires_grad)
             elif facts.requires_grad:
-                made.requires_grad_()
-        if type(made) is facts.cls and compat.dispatch_keys(made) == facts.dispatch_keys:
-            return made
+                tensor.requires_grad_()
+        if type(tensor) is facts.cls and compat.dispatch_keys(tensor) == facts.dispatch_keys:
+            return tensor
     return None
 
 

@@ -88,9 +88,9 @@ def plan_walk(
     steps = tuple(tree.steps({source: index for index, source in enumerate(found)}, arguments))
     function = names.fresh("walk")
     source = _text(function, arguments, tree.guards(), found, guards, names)
-    made = artifacts.load("guards", name, source, names.values, function)
+    loaded = artifacts.load("guards", name, source, names.values, function)
     del names.values[function]  # a function that its own globals hold would be a reference cycle
-    return Walk(arguments, Found(names.fresh("found"), found), rest, source, made, steps, names.watched())
+    return Walk(arguments, Found(names.fresh("found"), found), rest, source, loaded, steps, names.watched())
 
 
 def _text(

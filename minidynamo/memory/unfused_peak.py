@@ -111,11 +111,11 @@ class _Operations(GraphWalk):
         """Returns the memory of the gradient to which autograd adds another gradient."""
         if not self.backward or node.target is not aten.add.Tensor or node.kwargs:
             return None
-        made: Any = node.meta["val"]
+        result: Any = node.meta["val"]
         fitting = (
             summand
             for summand in node.all_input_nodes
-            if (value := summand.meta["val"]).shape == made.shape and value.dtype == made.dtype
+            if (value := summand.meta["val"]).shape == result.shape and value.dtype == result.dtype
         )
         return next(filter(None, (self.overwritten(node, summand) for summand in fitting)), None)
 

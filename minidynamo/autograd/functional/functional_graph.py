@@ -156,8 +156,8 @@ class FunctionalGraph:
             inverse = INVERSES.get(op)  # type: ignore[call-overload]
             if inverse is not None:
                 node = self.read(viewed)
-                made = inverse(self.emitter, node, new, *step.args, **dict(step.kwargs))
-                return viewed, _marked_as_partial_write(made, node)
+                whole = inverse(self.emitter, node, new, *step.args, **dict(step.kwargs))
+                return viewed, _marked_as_partial_write(whole, node)
         raise refuse(f"a tensor is written through `{op}`, a view whose inverse is not known")
 
 

@@ -48,7 +48,7 @@ def final_values(writes: Iterable[InputWrite]) -> dict[fx.Node, fx.Node]:
 
 
 class WrittenInputs:
-    """The writes of a graph that is copied to `made`, node by node; `env` maps each node to its copy.
+    """The writes of a graph that is copied to `graph`, node by node; `env` maps each node to its copy.
 
     `overwritten` are all inputs with new data, now or after the graph. `needed` are the copied nodes, and `own` are the
     nodes that need separate memory when the graph ends.
@@ -56,14 +56,14 @@ class WrittenInputs:
 
     def __init__(
         self,
-        made: fx.Graph,
+        graph: fx.Graph,
         env: dict[fx.Node, fx.Node],
         writes: Sequence[InputWrite],
         overwritten: Iterable[fx.Node],
         needed: Collection[fx.Node],
         own: Collection[fx.Node],
     ) -> None:
-        self.made = made
+        self.graph = graph
         self.env = env
         self.needed = needed
         self.own = own
@@ -108,7 +108,7 @@ class WrittenInputs:
 
     def _copy(self, node: fx.Node) -> None:
         if node not in self.copies:
-            copy = self.copies[node] = self.made.call_function(aten.clone.default, (self.env[node],))
+            copy = self.copies[node] = self.graph.call_function(aten.clone.default, (self.env[node],))
             copy.meta.update(node.meta)
 
     def _write(self, write: InputWrite) -> None:
@@ -137,7 +137,7 @@ class WrittenInputs:
             self.nodes_in_input[placeholder] = [new]
 
     def _store(self, write: InputWrite, data: fx.Node) -> fx.Node:
-        stored = self.made.call_function(aten.copy_.default, (self.inputs[write.placeholder], data))
+        stored = self.graph.call_function(aten.copy_.default, (self.inputs[write.placeholder], data))
         stored.meta["val"] = write.placeholder.meta["val"]
         if "user_location" in write.new.meta:
             stored.meta["user_location"] = write.new.meta["user_location"]

@@ -122,15 +122,15 @@ class GradientLayout:
         value."""
         stride = stride or self.stride
         if gradient is None:
-            made = node.graph.call_function(
+            converted = node.graph.call_function(
                 aten.zeros.default, (list(self.shape),), {"dtype": self.dtype, "device": self.device}
             )
         elif self.is_symbolic or gradient.stride() == stride:
             return
         else:
-            made = node.graph.call_function(in_layout, (node, list(stride)))
-        made.meta.update(node.meta)
-        node.replace_all_uses_with(made, delete_user_cb=lambda user: user is not made)
+            converted = node.graph.call_function(in_layout, (node, list(stride)))
+        converted.meta.update(node.meta)
+        node.replace_all_uses_with(converted, delete_user_cb=lambda user: user is not converted)
 
     def own_strides(self, gradient: torch.Tensor, with_gaps: bool) -> tuple[int, ...] | None:
         """Returns the strides in which backward takes a gradient, if they differ from the traced strides. `with_gaps`,

@@ -172,8 +172,8 @@ def _lay_out(graph: fx.Graph, arguments: Mapping[fx.Node, torch.Tensor], results
     `arguments` are inputs of the graph with their new fake values.
     """
     layouts = NewLayouts(graph, _takes_any, several=True)
-    for node, made in arguments.items():
-        layouts.set(node, made)
+    for node, new_value in arguments.items():
+        layouts.set(node, new_value)
     converted: dict[fx.Node, fx.Node] = {}
     positions = {node: position for position, node in enumerate(graph.nodes)}
     for node in positions:

@@ -164,8 +164,8 @@ def aliased_tangents(graph: fx.Graph, tangents: Sequence[fx.Node]) -> tuple[int,
     return tuple(sorted({positions[node] for node in output.all_input_nodes if node in positions}))
 
 
-def _strides(made: Any) -> list[Any]:
-    values = made if isinstance(made, (tuple, list)) else (made,)
+def _strides(result: Any) -> list[Any]:
+    values = result if isinstance(result, (tuple, list)) else (result,)
     return [keys(value.stride()) if isinstance(value, torch.Tensor) else None for value in values]
 
 

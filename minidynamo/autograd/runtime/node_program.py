@@ -298,8 +298,8 @@ class _Printer:
             held = ", ".join(f"{i}: {version}(args[{i}])" for i in double.plan.held)
             links = ", ".join(f"links[{k}]" if is_linked else "None" for k, is_linked in enumerate(double.linked))
             missing = self.name(dict(double.plan.missing), "missing")
-            made = f"{self.name(HigherOrderState, 'Kept')}({{{held}}}, [{links}], {{}}, {{}}, {missing})"
-            yield f"    kept_for_derivatives = {keep} if hooked else {made}"
+            state = f"{self.name(HigherOrderState, 'Kept')}({{{held}}}, [{links}], {{}}, {{}}, {missing})"
+            yield f"    kept_for_derivatives = {keep} if hooked else {state}"
         if self.separable:  # these links live as long as the results that reach them
             yield "    for i in () if ctx.separate is None else ctx.separate.indices:"
             yield "        kept_for_derivatives.links[i] = None"

@@ -233,7 +233,9 @@ def _size_aliases(graph: fx.Graph) -> Names:
         if node.target in _SHAPED:
             asked: Any = fake(node.args[1])
             pairs = zip(node.meta["val"].shape, asked)
-            found.update((key(made), key(size)) for made, size in pairs if is_symbolic(made) and key(size) != -1)
+            found.update(
+                (key(computed), key(size)) for computed, size in pairs if is_symbolic(computed) and key(size) != -1
+            )
     return found
 
 

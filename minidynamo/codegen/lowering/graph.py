@@ -276,8 +276,8 @@ class GraphLowering:
         if is_left_to_torch(node) or any(n not in self.values and n not in self.known for n in node.all_input_nodes):
             return False
         tensors = [n.meta.get("val") for n in node.all_input_nodes if n not in self.known]
-        made = node.meta.get("val")
-        results = list(made) if isinstance(made, (tuple, list)) else [made]
+        value = node.meta.get("val")
+        results = list(value) if isinstance(value, (tuple, list)) else [value]
         tensors += [t for t in results if t is not None]
         if any(self._layout("", t) is None for t in tensors) or not results:
             return False
@@ -287,8 +287,8 @@ class GraphLowering:
     def _lower(self, node: fx.Node, lowering: registry.Lowering) -> bool:
         builder = self.builder
         start, before, asked = len(builder.nodes), len(builder.buffers), len(builder.prelude)
-        made = node.meta["val"]
-        fakes = list(made) if isinstance(made, (tuple, list)) else [made]
+        value = node.meta["val"]
+        fakes = list(value) if isinstance(value, (tuple, list)) else [value]
         name = self._name(node)
         builder.prefix = name
         builder.results = tuple(self._layout(name, f) for f in fakes)
@@ -357,8 +357,8 @@ class GraphLowering:
         aliases, mutates = self._aliases(node), self._mutates(node)
         op, origins = runtime_target(node), self._origins(node)
         unused = () if aliases else tuple(self._unused(node, name))
-        made, in_place = node.meta.get("val"), node.meta.get(IN_PLACE)
-        count = len(made) if isinstance(made, list) else None
+        value, in_place = node.meta.get("val"), node.meta.get(IN_PLACE)
+        count = len(value) if isinstance(value, list) else None
         extern = Extern(name, op, args, kwargs, aliases, mutates, layout, origins, in_place, unused, count)
         self.builder.nodes.append(extern)
         if not extern.is_view:  # later kernels read the written data from the input

@@ -129,7 +129,7 @@ def lower_index(builder: Builder, x: Value, indices: Sequence[Value | None]) -> 
 @lowering("cat")
 def lower_cat(builder: Builder, tensors: Sequence[Value], dim: int = 0) -> Value:
     """Joins tensors along a dimension."""
-    made = builder.out.dtype
+    dtype = builder.out.dtype
     parts = [t for t in tensors if t.shape != (0,) or len(builder.out.shape) == 1]
     if len(parts) > MOST_JOINED or not parts:
         raise NotLowered
@@ -140,7 +140,7 @@ def lower_cat(builder: Builder, tensors: Sequence[Value], dim: int = 0) -> Value
         result: V | None = None
         for part in reversed(parts):
             end = end - part.shape[along]
-            own = V(part.load((*at[:along], at[along] - end, *at[along + 1 :]))).to(made)
+            own = V(part.load((*at[:along], at[along] - end, *at[along + 1 :]))).to(dtype)
             if len(parts) > 1:
                 inside = number(at[along]) >= end
                 inside = inside & (number(at[along]) < end + part.shape[along])
@@ -151,7 +151,7 @@ def lower_cat(builder: Builder, tensors: Sequence[Value], dim: int = 0) -> Value
         assert result is not None
         return result
 
-    return builder.compute(builder.out.shape, body, made)
+    return builder.compute(builder.out.shape, body, dtype)
 
 
 @lowering("stack")

@@ -116,6 +116,7 @@ class Lifetimes:
     def __init__(self, program: LoopProgram) -> None:
         self.live = analyze(program.nodes, program.inputs, program.outputs)
         self.writes: dict[str, list[int]] = {}
+        #: the segment of each node, and of a node after the last one
         self.segments: list[int] = []
         segment = 0
         for node in program.nodes:
@@ -126,6 +127,7 @@ class Lifetimes:
                 for root in {root for name in node.mutates for root in self.roots(name)}:
                     self.writes.setdefault(root, []).append(segment)
                 segment += not node.is_view
+        self.segments.append(segment)
 
     def roots(self, name: str) -> tuple[str, ...]:
         """Returns the values that own, or may own, the storage of `name`."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
-from minidynamo.codegen.ir.loops import Extern, LoopProgram, Loops, Node, names_in
+from minidynamo.codegen.ir.loops import LoopProgram, Loops, Node, names_in
 from minidynamo.codegen.ir.size import hint
 from minidynamo.codegen.scheduling.lifetimes import Lifetimes, defines, reads
 
@@ -28,9 +28,9 @@ class _Uses:
         self.lifetimes = Lifetimes(program)
         self.returned = {root for name in names_in(program.outputs) for root in self.lifetimes.roots(name)}
         self.positions: dict[str, list[int]] = {}
-        self.made: dict[str, list[int]] = {}
+        self.definitions: dict[str, list[int]] = {}
         for k, node in enumerate(program.nodes):
-            self.made.setdefault(defines(node), []).append(k)
+            self.definitions.setdefault(defines(node), []).append(k)
             for root in self.roots(node):
                 self.positions.setdefault(root, []).append(k)
 
@@ -47,7 +47,7 @@ class _Uses:
     def shares(self, node: Node, segment: int) -> bool:
         """Returns whether another nest in a segment reads or computes an operand of a node."""
         found = [k for root in self.roots(node) for k in self.positions[root]]
-        found += [k for name in reads(node) for k in self.made.get(name, ())]
+        found += [k for name in reads(node) for k in self.definitions.get(name, ())]
         return any(self.lifetimes.segments[k] == segment and isinstance(self.program.nodes[k], Loops) for k in found)
 
     def dies(self, root: str) -> bool:
@@ -65,23 +65,19 @@ def _early(program: LoopProgram) -> LoopProgram:
     segments = uses.lifetimes.segments
     # A moved nest has the key of its last operand, extended by its own position.
     keys: list[tuple[int, ...]] = []
-    made: dict[str, int] = {}
+    positions: dict[str, int] = {}
     for k, node in enumerate(program.nodes):
         key: tuple[int, ...] = (k,)
-        operands = [keys[made[name]] for name in reads(node) if name in made]
+        operands = [keys[positions[name]] for name in reads(node) if name in positions]
         if operands and uses.may_move(node):
             last = max(operands)
-            segment = segments[last[0]] + _is_call(program.nodes[last[0]])
+            segment = segments[last[0] + 1]  # after the operand
             if segments[k] > segment and uses.shares(node, segment) and _frees_enough(uses, node, k, (*last, k), keys):
                 key = *last, k
         keys.append(key)
-        made[defines(node)] = k
+        positions[defines(node)] = k
     order = sorted(range(len(keys)), key=lambda k: keys[k])
     return dataclasses.replace(program, nodes=tuple(program.nodes[k] for k in order))
-
-
-def _is_call(node: Node) -> bool:
-    return isinstance(node, Extern) and not node.is_view
 
 
 def _frees_enough(

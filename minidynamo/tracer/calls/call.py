@@ -403,10 +403,10 @@ def _call_class_polyfill(tx: Tracer, cls: type, twin: object, args: Args, kwargs
     args = [_all_items(tx, arg) if i < taken else arg for i, arg in enumerate(args)]
     if taken and "iterable" in kwargs:
         kwargs = {**kwargs, "iterable": _all_items(tx, kwargs["iterable"])}
-    made = _inline_polyfill(tx, twin, args, kwargs).realize()
-    if made.python_type is cls or not issubclass(cls, Iterator):
-        return made
-    return LibraryIterator(cls, made, cls, tuple(args), kwargs, items_taken=0 if taken else None)
+    instance = _inline_polyfill(tx, twin, args, kwargs).realize()
+    if instance.python_type is cls or not issubclass(cls, Iterator):
+        return instance
+    return LibraryIterator(cls, instance, cls, tuple(args), kwargs, items_taken=0 if taken else None)
 
 
 def _all_items(tx: Tracer, iterable: VariableTracker) -> VariableTracker:

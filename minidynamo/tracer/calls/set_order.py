@@ -44,10 +44,10 @@ def _real_operand(operand: VariableTracker) -> Any:
 
 def new_set(keys: Iterable[DictKey]) -> SetVariable:
     """Returns the set that a program makes by adding these keys in order."""
-    made = SetVariable({}, real=set())
+    variable = SetVariable({}, real=set())
     for key in keys:
-        add(made, key)
-    return made
+        add(variable, key)
+    return variable
 
 
 def set_of_call(keys: Iterable[DictKey], cls: type, method: str, operands: Sequence[VariableTracker]) -> SetVariable:

@@ -60,13 +60,13 @@ def trace_backward(
     ]
     before, numbers = {*trial.graph.nodes}, {*trial.inputs}
     try:
-        made = items_of(backward(*gradients))
+        results = items_of(backward(*gradients))
     except (GraphBreak, Raised):
         run_eagerly(owner)
     if any(map(_is_read_elsewhere, {*trial.inputs} - numbers)):  # the number may differ at the next call
         run_eagerly(owner)
     given = [value for value in gradients if isinstance(value, TensorVariable)]
-    depends = all(_is_computed_from(given, value) for value in made if isinstance(value, TensorVariable))
+    depends = all(_is_computed_from(given, value) for value in results if isinstance(value, TensorVariable))
     if not depends or _writes_to(before, trial.graph) or trial.changed_facts() is not None:
         run_eagerly(owner)
 
@@ -96,10 +96,10 @@ def items_of(value: VariableTracker) -> Sequence[VariableTracker]:
     return value.items if isinstance(value, SequenceVariable) else [value]
 
 
-def _is_computed_from(given: list[TensorVariable], made: TensorVariable) -> bool:
+def _is_computed_from(given: list[TensorVariable], result: TensorVariable) -> bool:
     """Returns whether a gradient depends on the incoming gradients. A graph may skip a backward that depends on
     none."""
-    sought, seen, todo = {value.node for value in given}, set[fx.Node](), [made.node]
+    sought, seen, todo = {value.node for value in given}, set[fx.Node](), [result.node]
     while todo:
         node = todo.pop()
         if node in sought:

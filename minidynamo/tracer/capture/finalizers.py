@@ -187,10 +187,10 @@ def may_be_dead(tx: Tracer, is_tensor: bool) -> bool:
     return any(_may_hold(value, is_tensor) for value in (*root.dropped.values(), *consumed, *_replaced_values(tx)))
 
 
-def is_held(tx: Tracer, made: VariableTracker) -> bool:
+def is_held(tx: Tracer, variable: VariableTracker) -> bool:
     """Returns whether an object made during tracing is certainly alive: a variable of a frame holds it."""
     held = chain(*(frame.held() for frame in tx.frames))
-    return any(made in (value, value.contents if isinstance(value, CellVariable) else None) for value in held)
+    return any(variable in (value, value.contents if isinstance(value, CellVariable) else None) for value in held)
 
 
 def _path(source: Source) -> tuple[Source, ...]:

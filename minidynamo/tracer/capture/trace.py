@@ -162,9 +162,9 @@ class Trace(Tracer):
             args, kwargs = tensor_items.as_numbers(self, target, args, kwargs or {})
             stored = tensor_items.numbers_of_write(self, target, args, kwargs)
             read = as_torch_reads(target, args, kwargs)
-            made = self.graph.emit(target, *mark_scalar_arguments(self, target, *read))
+            result = self.graph.emit(target, *mark_scalar_arguments(self, target, *read))
             self.graph.shapes.report_decisions()
-            tensor_items.record(self, [*stored, *tensor_items.numbers_of_result(self, target, args, made)])
+            tensor_items.record(self, [*stored, *tensor_items.numbers_of_result(self, target, args, result)])
             self.record_handlers()
         except NotInGraph as error:
             self.break_graph(
@@ -180,10 +180,10 @@ class Trace(Tracer):
             if sizes is not None:
                 return self.emit(target, *sizes)
             self._refuse(name, failed)
-        unroll_pieces(self, name, args, made)
+        unroll_pieces(self, name, args, result)
         while self.graph.subgraph is not None and (written := self.graph.subgraph.take_written()) is not None:
             self.side_effects.on_effect(Written(written))
-        return made
+        return result
 
     def _refuse(self, name: str, failed: CallFailed) -> NoReturn:
         """Cuts the graph before a failed call. If eager fails too, Python raises the error then."""

@@ -95,13 +95,13 @@ def unroll_lists(tx: Tracer, name: str, args: Sequence[VariableTracker]) -> None
             _unroll_items(tx, arg, f"{name} of a list")
 
 
-def unroll_pieces(tx: Tracer, name: str, args: Sequence[VariableTracker], made: VariableTracker) -> None:
+def unroll_pieces(tx: Tracer, name: str, args: Sequence[VariableTracker], pieces: VariableTracker) -> None:
     """Counts the pieces of a split tensor, if their number depends on a varying size or number."""
-    if name.strip("().").rpartition(".")[2] not in _SPLITTING or not isinstance(made, SequenceVariable):
+    if name.strip("().").rpartition(".")[2] not in _SPLITTING or not isinstance(pieces, SequenceVariable):
         return
     sizes = args[0].fake.shape if args and isinstance(args[0], TensorVariable) else ()
     varies = bool(free_numbers(args)) or any(isinstance(size, torch.SymInt) for size in sizes)
-    unroll(tx, len(made.items), name, varies=varies)
+    unroll(tx, len(pieces.items), name, varies=varies)
 
 
 _SPLITTING = ("split", "chunk", "unbind")

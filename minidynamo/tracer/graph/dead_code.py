@@ -115,8 +115,8 @@ def may_raise(node: torch.fx.Node) -> bool:
     if not is_torch_operator and getattr(node.target, "__module__", "") not in PYTHON_NAMESPACES:
         return True
     base_name = _name_of_overload(name, node) if is_aten else name.removeprefix("_foreach_").rstrip("_")
-    made = leaves(node.meta.get("example_value"))
-    if any(isinstance(value, torch.Tensor) and value.device.type != "cpu" for value in made):
+    results = leaves(node.meta.get("example_value"))
+    if any(isinstance(value, torch.Tensor) and value.device.type != "cpu" for value in results):
         # The program does not wait for the device; after an error in a kernel the device refuses all work.
         return any(word in name for word in _SYNCHRONOUS_ERRORS)
     if base_name == "bernoulli" and len(node.all_input_nodes) == 1:  # of a single number, already checked

@@ -146,8 +146,8 @@ def _call_on_symbolic_numbers(
     before = frozenset(tx.graph.graph.nodes)
     with without_side_effects(tx, refuse):
         result = tx.call(function, args, kwargs)
-    made = (node.meta.get("example_value") for node in tx.graph.graph.nodes if node not in before)
-    if any(not isinstance(value, _NUMBERS) for value in made):
+    new_values = (node.meta.get("example_value") for node in tx.graph.graph.nodes if node not in before)
+    if any(not isinstance(value, _NUMBERS) for value in new_values):
         refuse("it computes tensors of numbers that vary")
     if not _reads_constants_only(tx, cached):
         refuse("it reads more than its arguments, which may have changed since the cache got its result")

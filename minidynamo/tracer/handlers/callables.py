@@ -47,10 +47,10 @@ def _partial(
     inner = _flattened_partial(tx, function)
     if inner is not None:
         given = {str(key.token): value for key, value in inner.keywords.items.lazy().items()}
-        made = _partial(tx, inner.function, *inner.args.items.lazy(), *args, **{**given, **keywords})
-        assert isinstance(made, PartialVariable)
-        made.args = made.args if args else inner.args
-        return made
+        merged = _partial(tx, inner.function, *inner.args.items.lazy(), *args, **{**given, **keywords})
+        assert isinstance(merged, PartialVariable)
+        merged.args = merged.args if args else inner.args
+        return merged
     named = {keyword_key(name): value for name, value in keywords.items()}
     return PartialVariable(function, TupleVariable([*args]), DictVariable(named))
 
@@ -68,7 +68,7 @@ def _call_partial(
 def _new_partial(
     tx: Tracer, cls: VariableTracker, /, *args: VariableTracker, **keywords: VariableTracker
 ) -> VariableTracker:
-    value = checked_class(tx, lambda made: functools.partial.__new__(made, print), cls)
+    value = checked_class(tx, lambda subclass: functools.partial.__new__(subclass, print), cls)
     plain = tx.call(functools.partial, args, keywords)
     return plain if value is functools.partial else ObjectVariable(None, value, plain)
 
@@ -265,9 +265,9 @@ def _getter(cls: type, polyfill: Callable[..., Any]) -> None:
     def call_outside(
         tx: Tracer, getter: BuiltinVariable, /, *args: VariableTracker, **kwargs: VariableTracker
     ) -> VariableTracker:
-        made, given = getter.value.__reduce__()
-        named = made.keywords if isinstance(made, functools.partial) else {}
-        first = made.args if isinstance(made, functools.partial) else ()
+        constructor, given = getter.value.__reduce__()
+        named = constructor.keywords if isinstance(constructor, functools.partial) else {}
+        first = constructor.args if isinstance(constructor, functools.partial) else ()
         made_of = [tx.wrap(arg, None) for arg in (*first, *given)]
         return _get(tx, made_of, {name: tx.wrap(value, None) for name, value in named.items()}, args, kwargs)
 

@@ -138,5 +138,5 @@ class _Undifferentiated(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, operator: Callable[..., Any], args: Any, kwargs: Any, *tensors: torch.Tensor) -> Any:
         """Returns the results of the call. `tensors` are the tensors among the arguments."""
-        made = operator(*args, **kwargs)
-        return tuple(made) if isinstance(made, list) else made
+        result = operator(*args, **kwargs)
+        return tuple(result) if isinstance(result, list) else result

@@ -292,9 +292,9 @@ def _raw_entries(tx: Tracer, mapping: VariableTracker) -> Mapping[DictKey, Varia
     return storage.items.lazy()
 
 
-def merge(tx: Tracer, made: VariableTracker, other: VariableTracker) -> VariableTracker:
+def merge(tx: Tracer, target: VariableTracker, other: VariableTracker) -> VariableTracker:
     """Adds the contents of a mapping or of pairs to a dict, as `dict.update` does, and returns the dict."""
-    underlying = storage_of(made)
+    underlying = storage_of(target)
     assert isinstance(underlying, DictVariable)
     entries = _raw_entries(tx, other)
     if entries is None:
@@ -302,25 +302,25 @@ def merge(tx: Tracer, made: VariableTracker, other: VariableTracker) -> Variable
     else:
         underlying.items.update(entries)
         tx.side_effects.contents_changed(underlying)
-    return made
+    return target
 
 
-def update_ordered(tx: Tracer, made: VariableTracker, other: VariableTracker) -> VariableTracker:
+def update_ordered(tx: Tracer, target: VariableTracker, other: VariableTracker) -> VariableTracker:
     """Adds the contents of a mapping or of pairs to an OrderedDict, as `OrderedDict.update` does, and returns it."""
-    if isinstance(made, DictVariable) and isinstance(other, DictVariable):
-        return merge(tx, made, other)  # no method of either is overridden
-    tx.call(dict_update, [made, other])
-    return made
+    if isinstance(target, DictVariable) and isinstance(other, DictVariable):
+        return merge(tx, target, other)  # no method of either is overridden
+    tx.call(dict_update, [target, other])
+    return target
 
 
 def fill(
-    tx: Tracer, made: DictVariable, args: tuple[VariableTracker, ...], kwargs: dict[str, VariableTracker]
+    tx: Tracer, target: DictVariable, args: tuple[VariableTracker, ...], kwargs: dict[str, VariableTracker]
 ) -> VariableTracker:
     """Adds the contents of a mapping or of pairs, and keywords, to a new dict."""
     for arg in args:
-        (update_ordered if made.cls is OrderedDict else merge)(tx, made, arg)
-    made.items.update({keyword_key(name): value for name, value in kwargs.items()})
-    return made
+        (update_ordered if target.cls is OrderedDict else merge)(tx, target, arg)
+    target.items.update({keyword_key(name): value for name, value in kwargs.items()})
+    return target
 
 
 @registry.method(dict, "update")
@@ -383,8 +383,8 @@ def _defaultdict(
     /,
     **kwargs: VariableTracker,
 ) -> VariableTracker:
-    made = DictVariable({}, defaultdict, checked_factory(tx, default_factory))
-    return fill(tx, made, () if iterable is None else (iterable,), kwargs)
+    variable = DictVariable({}, defaultdict, checked_factory(tx, default_factory))
+    return fill(tx, variable, () if iterable is None else (iterable,), kwargs)
 
 
 registry.method(dict, "__init__")(_update)

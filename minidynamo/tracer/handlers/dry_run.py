@@ -159,8 +159,8 @@ def unobservable(tx: Tracer, asked: Sequence[VariableTracker], refuse: Callable[
 
     with watching(tx, check):
         yield
-    made = itertools.islice(reversed(graph.nodes), len(graph.nodes) - nodes)
-    if not all(node.op in ("placeholder", "get_attr") or is_pure(node) for node in made):
+    new_nodes = itertools.islice(reversed(graph.nodes), len(graph.nodes) - nodes)
+    if not all(node.op in ("placeholder", "get_attr") or is_pure(node) for node in new_nodes):
         refuse()
 
 

@@ -43,9 +43,9 @@ def annotations_of(function: NestedFunctionVariable) -> DictVariable:
     if isinstance(given, DictVariable):
         return given
     items = given.items if isinstance(given, TupleVariable) else []  # names and values alternate
-    made = DictVariable({key_of(name): value for name, value in zip(items[::2], items[1::2])})
-    function.annotations = made
-    return made
+    variable = DictVariable({key_of(name): value for name, value in zip(items[::2], items[1::2])})
+    function.annotations = variable
+    return variable
 
 
 @registry.attributes(CellVariable)

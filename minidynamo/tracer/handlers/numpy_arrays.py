@@ -250,9 +250,9 @@ def _tensor_of_array(tx: Tracer, array: ArrayVariable, kwargs: dict[str, Variabl
     if array.shared is not None:
         tx.break_graph("MD208", "another tensor is made from an array", why="A tensor already uses its memory.")
     dtype = ConstantVariable(torch.from_numpy(array.value.copy()).dtype)
-    made = tx.emit(torch.tensor, [from_constant(array.value.tolist())], {"dtype": dtype, **kwargs})
-    assert isinstance(made, TensorVariable)
-    return made
+    tensor = tx.emit(torch.tensor, [from_constant(array.value.tolist())], {"dtype": dtype, **kwargs})
+    assert isinstance(tensor, TensorVariable)
+    return tensor
 
 
 def _tensor_over_external(tx: Tracer, array: VariableTracker) -> VariableTracker | None:

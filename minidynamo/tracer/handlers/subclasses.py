@@ -103,8 +103,8 @@ def _init_ordered(
 def _new_deque(method: str) -> registry.Handler:
     def make(tx: Tracer, obj: ObjectVariable, *args: VariableTracker) -> VariableTracker:
         assert isinstance(obj.storage, ListVariable)
-        made = tx.call_method(obj.storage, method, args)
-        return tx.call(_class_of(tx, obj), [made]) if isinstance(made, ListVariable) else made
+        result = tx.call_method(obj.storage, method, args)
+        return tx.call(_class_of(tx, obj), [result]) if isinstance(result, ListVariable) else result
 
     return make
 
@@ -125,11 +125,11 @@ def _init_set(tx: Tracer, self: SetVariable, iterable: VariableTracker | None = 
 def _init_deque(
     tx: Tracer, self: ListVariable, iterable: VariableTracker | None = None, maxlen: VariableTracker | None = None
 ) -> VariableTracker:
-    made = tx.call(deque, [arg for arg in (iterable, maxlen) if arg is not None])
-    assert isinstance(made, ListVariable)
-    if made.maxlen is not None:
+    contents = tx.call(deque, [arg for arg in (iterable, maxlen) if arg is not None])
+    assert isinstance(contents, ListVariable)
+    if contents.maxlen is not None:
         why = "A plain deque with `maxlen` is tracked."
         tx.break_graph("MD241", "an instance of a subclass of deque is made with `maxlen`", why=why)
-    self.items = made.items
+    self.items = contents.items
     tx.side_effects.contents_changed(self)
     return none()

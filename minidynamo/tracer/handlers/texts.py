@@ -29,9 +29,9 @@ def _is_formatted_by_python(variable: VariableTracker) -> bool:
 @registry.method(str, "__mod__")
 def _percent(tx: Tracer, self: VariableTracker, values: VariableTracker, /) -> VariableTracker:
     if _is_formatted_by_python(values):
-        made = folded(tx, str.__mod__, [self, values], [as_constant(self), as_constant(values)], {})
-        assert made is not None
-        return made
+        text = folded(tx, str.__mod__, [self, values], [as_constant(self), as_constant(values)], {})
+        assert text is not None
+        return text
     pieces = str(expect_constant(tx, self, "a format")).split("%s")
     given = values.items.lazy() if isinstance(values, TupleVariable) and values.cls is tuple else [values]
     if "%" in "".join(pieces) or len(given) != len(pieces) - 1:
@@ -50,9 +50,9 @@ def _refuse_objects(tx: Tracer) -> NoReturn:
 @registry.method(str, "format")
 def _format(tx: Tracer, self: VariableTracker, /, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
     text = expect_constant(tx, self, "a format")
-    made = filled(tx, text, args, kwargs)
-    if made is not None:
-        return made
+    formatted = filled(tx, text, args, kwargs)
+    if formatted is not None:
+        return formatted
     if not all(map(_is_formatted_by_python, (*args, *kwargs.values()))):
         return _refuse_objects(tx)
     values, shown = [as_constant(arg) for arg in args], {name: as_constant(value) for name, value in kwargs.items()}

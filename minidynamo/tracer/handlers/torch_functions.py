@@ -135,8 +135,8 @@ def _max_pool1d(
     differentiated = fake.requires_grad and torch.is_grad_enabled()
     plain = not differentiated and fake.device.type == "cpu"
     if plain and not fake.is_contiguous():
-        made = tx.call_method(given, "contiguous", [])
-        args, kwargs = ((made, *args[1:]), kwargs) if args else (args, {**kwargs, "input": made})
+        rows = tx.call_method(given, "contiguous", [])
+        args, kwargs = ((rows, *args[1:]), kwargs) if args else (args, {**kwargs, "input": rows})
     if any(isinstance(size, torch.SymInt) for size in fake.shape):
         kwargs = {name: value for name, value in kwargs.items() if name != "return_indices"}
         pooled = tx.unpack(tx.emit(torch.nn.functional.max_pool1d_with_indices, args[:6], kwargs))[0]
@@ -147,8 +147,8 @@ def _max_pool1d(
     if fake.ndim == 3:
         return tx.emit(aten._unsafe_view.default, [pooled, tx.getattr(pooled, "shape")], {})
     batch = tx.call_method(pooled, "unsqueeze", [constant(0)])  # torch removes it in place, and counts a write
-    made = tx.emit(aten._unsafe_view.default, [batch, tx.getattr(batch, "shape")], {})
-    return tx.call_method(made, "squeeze_", [constant(0)])
+    rows = tx.emit(aten._unsafe_view.default, [batch, tx.getattr(batch, "shape")], {})
+    return tx.call_method(rows, "squeeze_", [constant(0)])
 
 
 for _function in (torch.max_pool1d, torch.nn.functional.max_pool1d):

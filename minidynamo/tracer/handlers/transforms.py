@@ -140,17 +140,17 @@ for _transform, _name in _DERIVATIVES.items():
 # Transformed functions that torch made outside of the program: closure cells hold the function and its options.
 
 
-def contents_of_cell(made: Any, cell_index: int) -> Any:
+def contents_of_cell(function: Any, cell_index: int) -> Any:
     """Returns the contents of a closure cell of a function."""
-    return made.__closure__[cell_index].cell_contents
+    return function.__closure__[cell_index].cell_contents
 
 
 @registry.function(contents_of_cell)
-def _held(tx: Tracer, made: VariableTracker, cell_index: VariableTracker) -> VariableTracker:
-    assert isinstance(made, FunctionVariable)
+def _held(tx: Tracer, function: VariableTracker, cell_index: VariableTracker) -> VariableTracker:
+    assert isinstance(function, FunctionVariable)
     position = as_constant(cell_index)
-    cell = Item(Attr(made.source or trusted_source(made.value), "__closure__"), position)
-    return tx.wrap(contents_of_cell(made.value, position), CellContents(cell))
+    cell = Item(Attr(function.source or trusted_source(function.value), "__closure__"), position)
+    return tx.wrap(contents_of_cell(function.value, position), CellContents(cell))
 
 
 def _trace_functions_made_by(transform: Any, name: str) -> None:
@@ -161,9 +161,9 @@ def _trace_functions_made_by(transform: Any, name: str) -> None:
     function = cells.pop("func")
 
     @registry.polyfill_code(code)
-    def run(made: Any, /, *args: Any, **kwargs: Any) -> Any:
-        options = {option: contents_of_cell(made, cell_index) for option, cell_index in cells.items()}
-        return transformed(transform, contents_of_cell(made, function), options, args, kwargs)
+    def run(nested: Any, /, *args: Any, **kwargs: Any) -> Any:
+        options = {option: contents_of_cell(nested, cell_index) for option, cell_index in cells.items()}
+        return transformed(transform, contents_of_cell(nested, function), options, args, kwargs)
 
 
 for _transform, _name in {func.vmap: _NAMES_OF_VMAP[0], **_DERIVATIVES}.items():
@@ -200,8 +200,8 @@ def _transformed(
     followed = _differentiated(real, plain, args)
     how = {tensor: (dim, tensor in followed) for tensor, dim in zip(given, dims)}
     traced = trace_transformed(tx, name, function, args, kwargs, how, derivative=real in _DERIVATIVES)
-    made = Transformation(real, plain, traced.args, traced.kwargs, traced.result)
-    return emit_transform(tx, made, name, traced.subgraph, [*traced.captured, *given], refuse)
+    transformation = Transformation(real, plain, traced.args, traced.kwargs, traced.result)
+    return emit_transform(tx, transformation, name, traced.subgraph, [*traced.captured, *given], refuse)
 
 
 def _tangents_convert(args: VariableTracker) -> bool:
@@ -305,11 +305,16 @@ def _options(options: DictVariable, refuse: Refuse) -> dict[str, Any]:
 
 
 def emit_transform(
-    tx: Tracer, made: Transformation, name: str, node: torch.fx.Node, inputs: Sequence[GraphValue], refuse: Refuse
+    tx: Tracer,
+    transformation: Transformation,
+    name: str,
+    node: torch.fx.Node,
+    inputs: Sequence[GraphValue],
+    refuse: Refuse,
 ) -> VariableTracker:
     """Emits the call and tracks its result."""
     try:
-        outcome, tensors = tx.graph.emit_transformed(made, name, node, inputs)
+        outcome, tensors = tx.graph.emit_transformed(transformation, name, node, inputs)
     except Exception as error:  # in eager, torch raises the same error, except for internal errors
         is_own = "INTERNAL ASSERT FAILED" in str(error) or isinstance(error, AssertionError)
         refuse("torch fails to run it on tensors without data" if is_own else f"it raises {summary(error)}")
@@ -509,10 +514,10 @@ def _vjp_at(
     fakes: list[Any] = [*map(tx.graph.example, inputs)]
     if draws_random_numbers(module, fakes, fakes[-1].fake_mode):
         refuse("its function draws random numbers")
-    made = Transformation(values_of, options, traced.args, {}, traced.result)
-    values = emit_transform(tx, made, "vjp", traced.subgraph, inputs, refuse)
+    transformation = Transformation(values_of, options, traced.args, {}, traced.result)
+    values = emit_transform(tx, transformation, "vjp", traced.subgraph, inputs, refuse)
     pull_back = PullBackVariable(
-        replace(made, transform=vjp),
+        replace(transformation, transform=vjp),
         traced.subgraph,
         module,
         inputs,
@@ -559,7 +564,7 @@ def _call_pull_back(
     tensors = tensors_in(cotangents)
     wanted = None if create_graph is None else expect_constant(tx, create_graph, "create_graph")
     spec = _shifted_positions(spec_of(cotangents, tensors, refuse), self.primals)
-    made = Transformation(
+    transformation = Transformation(
         gradients_at,
         {**self.transformation.options, "create_graph": wanted},
         (self.transformation.args, spec),
@@ -568,7 +573,7 @@ def _call_pull_back(
         self.transformation.args,
     )
     return emit_transform(
-        tx, made, "pull_back", _node_in_open_graph(tx, self.subgraph), [*self.inputs, *tensors], refuse
+        tx, transformation, "pull_back", _node_in_open_graph(tx, self.subgraph), [*self.inputs, *tensors], refuse
     )
 
 

@@ -31,12 +31,12 @@ _SUBSCRIPTS = {
 @registry.function(*_SUBSCRIPTS)
 def _subscript(tx: Tracer, form: VariableTracker, parameters: VariableTracker, /) -> VariableTracker:
     try:
-        made = _guarded_object(tx, form)[_guarded_object(tx, parameters)]
+        alias = _guarded_object(tx, form)[_guarded_object(tx, parameters)]
     except NotConstant:
         tx.break_graph("MD208", f"{an(form.python_type.__name__)} of what is made while tracing is written down")
     except Exception as error:
         tx.raises(without_message(type(error)))
-    return tx.wrap(made, Constant(made, repr(made)))
+    return tx.wrap(alias, Constant(alias, repr(alias)))
 
 
 def _register_question(question: Callable[[Any], Any]) -> None:

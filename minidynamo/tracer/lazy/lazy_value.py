@@ -107,14 +107,14 @@ def exact_copy(storage: VariableTracker) -> VariableTracker:
 
 def unpack_mapping(tx: Tracer, obj: VariableTracker) -> Mapping[DictKey, VariableTracker]:
     """Returns the entries of a mapping, `{**obj}`; values that were never read are lazy."""
-    made = obj
+    mapping = obj
     if type(obj) is not DictVariable or obj.cls is not dict:
         is_mapping = tx.call(hasattr, [obj, ConstantVariable("keys")])
         if isinstance(is_mapping, ConstantVariable) and not is_mapping.value:  # `dict` also accepts pairs
             tx.raises(TypeError(f"'{obj.realize().python_type.__name__}' object is not a mapping"))
-        made = tx.call(dict, [obj])
-    assert isinstance(made, DictVariable)
-    return made.items.lazy()
+        mapping = tx.call(dict, [obj])
+    assert isinstance(mapping, DictVariable)
+    return mapping.items.lazy()
 
 
 def unpack_lazy(tx: Tracer, obj: VariableTracker) -> list[VariableTracker]:

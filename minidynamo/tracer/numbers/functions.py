@@ -110,8 +110,8 @@ def _stacked(tx: Tracer, numbers: SequenceVariable, kwargs: Mapping[str, Variabl
     given = kwargs.get("dtype", ConstantVariable(None))
     if isinstance(given, ConstantVariable) and given.value is None and float in classes:
         kwargs = {**kwargs, "dtype": from_constant(torch.get_default_dtype())}
-    made = [_full(tx, number, kwargs) for number in found]
-    tensors = [tensor for tensor in made if tensor is not None]
+    filled = [_full(tx, number, kwargs) for number in found]
+    tensors = [tensor for tensor in filled if tensor is not None]
     return _nested(tx, numbers, iter(tensors)) if len(tensors) == len(found) else None
 
 

@@ -165,10 +165,10 @@ def ordered_ior(self, other, /):
 
 def ordered_copy(self, /):
     """Executes `copy` of an instance of a subclass of OrderedDict."""
-    made = type(self)()
+    duplicate = type(self)()
     for key in list(collections.OrderedDict.__iter__(self)):
-        made[key] = self[key]
-    return made
+        duplicate[key] = self[key]
+    return duplicate
 
 
 @polyfill_class_method("fromkeys", collections.OrderedDict)

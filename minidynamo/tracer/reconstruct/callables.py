@@ -133,8 +133,8 @@ def _library_iterator(rebuild: Rebuilder, variable: LibraryIterator) -> str:
     """Makes the iterator again, or a substitute if the program cannot see the class (see `tracer/capture/frame.py`)."""
     if variable.is_lost:
         return rebuild.value(variable.iterator)
-    made = f"{rebuild.constant(variable.make)}({_arguments(rebuild, variable)})"
-    return f"{rebuild.constant(advance)}({made}, {variable.items_taken})" if variable.items_taken else made
+    call = f"{rebuild.constant(variable.make)}({_arguments(rebuild, variable)})"
+    return f"{rebuild.constant(advance)}({call}, {variable.items_taken})" if variable.items_taken else call
 
 
 def _arguments(rebuild: Rebuilder, call: GeneratorVariable | LibraryIterator | LibraryCallable) -> str:
@@ -146,6 +146,6 @@ def _arguments(rebuild: Rebuilder, call: GeneratorVariable | LibraryIterator | L
 
 @builds(PullBackVariable)
 def _pull_back(rebuild: Rebuilder, variable: PullBackVariable) -> str:
-    made = rebuild.names.constant(variable.transformation, "vjp")
+    transformation = rebuild.names.constant(variable.transformation, "vjp")
     function = rebuild.names.constant(variable.module, "function")
-    return f"{rebuild.constant(PullBack)}({made}, {function}, ({rebuild.values(variable.inputs)},))"
+    return f"{rebuild.constant(PullBack)}({transformation}, {function}, ({rebuild.values(variable.inputs)},))"

@@ -65,8 +65,8 @@ def _sequence_iterator(rebuild: Rebuilder, variable: SequenceIterator) -> str:
 
 def _iterator_over(rebuild: Rebuilder, cls: type, items: Sequence[VariableTracker]) -> str:
     """Returns a new iterator of the class over the items."""
-    made = cls in (*_RANGES, *_TEXTS, type(iter(b"")))  # of constants, all of them made while tracing
-    values: Any = [item.value for item in items if isinstance(item, ConstantVariable)] if made else []
+    is_new = cls in (*_RANGES, *_TEXTS, type(iter(b"")))  # of constants, all of them made while tracing
+    values: Any = [item.value for item in items if isinstance(item, ConstantVariable)] if is_new else []
     make = iter
     if cls in _RANGES:
         step = values[1] - values[0] if len(values) > 1 else 1

@@ -132,10 +132,10 @@ class Rebuilder:
         while self._depth == 0 and self._unfilled:
             self._fill(self._unfilled[0])
 
-    def _fill(self, made: tuple[VariableTracker, str]) -> None:
-        self._unfilled.remove(made)
+    def _fill(self, unfilled: tuple[VariableTracker, str]) -> None:
+        self._unfilled.remove(unfilled)
         self._depth += 1
-        variable, name = made
+        variable, name = unfilled
         _, fill = FILLERS[type(variable)]
         fill(self, variable, name)
         self._depth -= 1
@@ -145,8 +145,8 @@ class Rebuilder:
 
         If a class of the user computes the hash, new objects get their attributes before."""
         text = self.value(variable)
-        while _has_own_hash(variable) and (made := [m for m in self._unfilled if isinstance(m[0], ObjectVariable)]):
-            self._fill(made[0])
+        while _has_own_hash(variable) and (objects := [m for m in self._unfilled if isinstance(m[0], ObjectVariable)]):
+            self._fill(objects[0])
         return text
 
     def values(self, variables: Iterable[VariableTracker]) -> str:

@@ -43,9 +43,9 @@ def _source(function: types.FunctionType) -> ast.Module | None:
     if len(tree.body) != 1 or not isinstance(tree.body[0], ast.FunctionDef):
         return None
     tree.body[0].decorator_list.clear()
-    (made,) = (c for c in compile(tree, "", "exec", dont_inherit=True).co_consts if isinstance(c, types.CodeType))
+    (code,) = (c for c in compile(tree, "", "exec", dont_inherit=True).co_consts if isinstance(c, types.CodeType))
     facts = ("co_code", "co_names", "co_varnames")
-    same = all(getattr(made, fact) == getattr(function.__code__, fact) for fact in facts)
+    same = all(getattr(code, fact) == getattr(function.__code__, fact) for fact in facts)
     return tree if same else None
 
 

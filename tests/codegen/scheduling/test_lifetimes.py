@@ -25,7 +25,7 @@ def test_reads_and_made():
 def test_a_read_moves_only_to_where_the_value_lives_anyway():
     program = lower(lambda x, y, w: ((x + 1) * (y @ w), y), *torch.ones(3, 4, 4))
     lifetimes = Lifetimes(program)
-    assert lifetimes.segments == [0, 0, 1]
+    assert lifetimes.segments == [0, 0, 1, 1]
     assert not lifetimes.may_read_later("x_1", 0, 1)
     assert lifetimes.may_read_later("y_1", 0, 1)
     assert lifetimes.may_read_later("x_1", 0, 0)
