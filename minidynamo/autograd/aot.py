@@ -201,8 +201,8 @@ def _with_channels_last(graphs: AotGraphs) -> AotGraphs | None:
         return None
     else:
         results = parts.results
-        kept = {position: results + i for position, (kind, i) in enumerate(parts.sources) if kind == "extra"}
-        moved = lay_out_channels_last(graphs.forward, results, graphs.backward, kept)
+        saved_positions = {position: results + i for position, (kind, i) in enumerate(parts.sources) if kind == "extra"}
+        moved = lay_out_channels_last(graphs.forward, results, graphs.backward, saved_positions)
     return None if moved is None else replace(graphs, forward=moved[0], backward=moved[1])
 
 

@@ -158,11 +158,11 @@ def _with_late_items(gm: fx.GraphModule) -> Iterator[fx.Node]:
 
 def _depends_on(node: fx.Node, late: Collection[fx.Node]) -> bool:
     """Returns whether a node must run after the computations of numbers in `late`."""
-    if any(given in late for given in node.all_input_nodes):
+    if any(operand in late for operand in node.all_input_nodes):
         return True
     if not (node.meta.get("mutates") or node.meta.get("draws")):
         return False
-    read = {_memory(given) for item in late for given in item.all_input_nodes}
+    read = {_memory(operand) for item in late for operand in item.all_input_nodes}
     raises = any(item.meta[FROM_DATA] == RAISES for item in late)
     return raises or not read.isdisjoint(node.meta.get("written_memory", ()))
 
@@ -327,7 +327,7 @@ class _Segments:
         self.remember(step.outputs, _run_on_fakes(part, examples))
 
     def examples_of(self, inputs: Iterable[Any]) -> list[Any]:
-        return [self.examples[given] if isinstance(given, fx.Node) else given for given in inputs]
+        return [self.examples[value] if isinstance(value, fx.Node) else value for value in inputs]
 
     def compile_part(self, part: fx.GraphModule, examples: list[Any]) -> BoxedCallable:
         """Compiles a graph for frozen copies of `examples`: a later trace must not see later writes to the examples."""

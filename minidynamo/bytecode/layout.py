@@ -89,8 +89,8 @@ def frame_point(
     index = group_of(code, index).start
     live = live_locals(code, index) | lasting
     order = {name: k for k, name in enumerate(slot_names(code))}
-    kept = [tuple(sorted(live & set(names), key=order.__getitem__)) for names in (locals, cells)]
-    return FramePoint(code, index, tuple(stack), kept[0], kept[1], lasting)
+    live_names = [tuple(sorted(live & set(names), key=order.__getitem__)) for names in (locals, cells)]
+    return FramePoint(code, index, tuple(stack), live_names[0], live_names[1], lasting)
 
 
 def exits(point: FramePoint) -> tuple[Exit, ...]:

@@ -171,11 +171,11 @@ def _marked(mark: str, inputs: Sequence[fx.Node], names: Sequence[str]) -> froze
 def build(program: HostProgram, target: str, name: str, paths: dict[str, str]) -> tuple[str, Launchers]:
     """Returns the source of all kernels and a launcher for each kernel. Kernels that differ in names only share a
     launcher."""
-    found = representatives(program.kernels)
-    if not found:
+    first_of_kind = representatives(program.kernels)
+    if not first_of_kind:
         return "", {}
-    source, launchers = _built(distinct(found), target, name, paths)
-    return source, {own: launchers[kernel.name] for own, kernel in found.items()}
+    source, launchers = _built(distinct(first_of_kind), target, name, paths)
+    return source, {own: launchers[kernel.name] for own, kernel in first_of_kind.items()}
 
 
 def _built(kernels: list[Kernel], target: str, name: str, paths: dict[str, str]) -> tuple[str, Launchers]:

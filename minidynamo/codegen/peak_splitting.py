@@ -149,8 +149,8 @@ def excess(memory: MemoryPlan, limit: Limit, *, handing_over: Handing, deaths: D
 
 def cut_at_peak(memory: MemoryPlan, gm: fx.GraphModule, *, handing_over: Handing, deaths: Deaths) -> frozenset[str]:
     """Returns the graph nodes whose folds were cut into chunks, and whose partial results are alive at the peak."""
-    found = {name for case in _cases(lambda *_: 0, handing_over, deaths) for name in case.at_peak(memory)}
-    partial = tuple(name.removesuffix(PARTIAL) for name in found if name.endswith(PARTIAL))
+    alive = {name for case in _cases(lambda *_: 0, handing_over, deaths) for name in case.at_peak(memory)}
+    partial = tuple(name.removesuffix(PARTIAL) for name in alive if name.endswith(PARTIAL))
     return frozenset(n.name for n in gm.graph.nodes if any(f"{name}_".startswith(f"{n.name}_") for name in partial))
 
 
@@ -221,15 +221,15 @@ class _Halves:
         If the excess over the limit is known, the best cut reads back least among those that save enough, else it saves
         most. If the excess is unknown, a cut must save LEAST_SAVED times the bytes that it reads back.
         """
-        found: list[tuple[int, int, int, int]] = []
+        splits: list[tuple[int, int, int, int]] = []
         whole = self.cost(0)
         for split in range(1, len(self.nodes)):
             saved, traffic = whole - self.cost(split), self.traffic(split)
             is_cheap = traffic * LEAST_SAVED <= saved if excess is None else traffic <= MOST_TRAFFIC * excess
             enough = excess is not None and saved >= excess
             if saved > 0 and is_cheap:
-                found.append((0, traffic, -saved, split) if enough else (1, -saved, traffic, split))
-        return min(found)[-1] if found else None
+                splits.append((0, traffic, -saved, split) if enough else (1, -saved, traffic, split))
+        return min(splits)[-1] if splits else None
 
     def cut(self, split: int) -> Change:
         """Returns the cut at `split`."""
@@ -273,12 +273,12 @@ class _Halves:
 def _computed(program: LoopProgram, kernel: Kernel) -> Iterator[Loops]:
     """Yields the loop nests of `program` between a kernel's operands and its results."""
     needed = {buffer.name for buffer in kernel.writes}
-    given = {buffer.name for buffer in kernel.reads} - needed
+    read = {buffer.name for buffer in kernel.reads} - needed
     found: list[Loops] = []
     for node in reversed(program.nodes):
         if isinstance(node, Loops) and defines(node) in needed:
             found.append(node)
-            needed.update(name for name in reads(node) if name not in given)
+            needed.update(name for name in reads(node) if name not in read)
     return reversed(found)
 
 

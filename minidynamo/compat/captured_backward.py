@@ -127,8 +127,8 @@ def add_backward_formula(name: str, function: typing.Any, is_custom: bool, is_tr
 @functools.cache
 def backward_formula(name: str) -> tuple[typing.Callable[..., typing.Any], bool]:
     """Returns the function in the table, and whether it may be run on fake tensors."""
-    found = _formulas().get(name)
-    return getattr(found, "fn", found), hasattr(found, "fn")
+    formula = _formulas().get(name)
+    return getattr(formula, "fn", formula), hasattr(formula, "fn")
 
 
 def is_formula_of_torch(name: str) -> bool:

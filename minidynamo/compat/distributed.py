@@ -173,8 +173,8 @@ def _sharded_parameters(state: typing.Any) -> list[typing.Any]:
 
 
 def _parameter_groups(state: typing.Any) -> list[typing.Any]:
-    found = getattr(state, "_fsdp_param_groups", None)  # older versions have a single group
-    return [state._fsdp_param_group] if found is None and state._fsdp_param_group is not None else found or []
+    groups = getattr(state, "_fsdp_param_groups", None)  # older versions have a single group
+    return [state._fsdp_param_group] if groups is None and state._fsdp_param_group is not None else groups or []
 
 
 def module_in_data_parallel(module: typing.Any) -> torch.nn.Module | None:

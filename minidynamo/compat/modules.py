@@ -69,8 +69,10 @@ group_tensors: typing.Any = torch._C._group_tensors_by_device_and_dtype
 def foreach_operators(name: str) -> list[OpOverload]:
     """Lists the operators that apply `name` to lists of tensors, in place or not, without `out` variants."""
     packets = [getattr(torch.ops.aten, f"_foreach_{name}{suffix}", None) for suffix in ("", "_")]
-    found = [getattr(packet, overload) for packet in packets if packet is not None for overload in packet.overloads()]
-    return [op for op in found if not any(argument.is_out for argument in op._schema.arguments)]
+    operators = [
+        getattr(packet, overload) for packet in packets if packet is not None for overload in packet.overloads()
+    ]
+    return [op for op in operators if not any(argument.is_out for argument in op._schema.arguments)]
 
 
 @functools.cache

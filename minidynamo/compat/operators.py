@@ -60,12 +60,14 @@ def definition_of(op: typing.Any) -> typing.Any:
     """Returns the definition of an operator by `torch.library.custom_op`: `backward` and `setup_context` are its
     derivative, or None; `casts` is True if autocast changes its arguments. None for other operators.
     """
-    found = torch._library.custom_ops.OPDEFS.get(schema_of(op).name)
-    if found is None or found._opoverload is not op:
+    definition = torch._library.custom_ops.OPDEFS.get(schema_of(op).name)
+    if definition is None or definition._opoverload is not op:
         return None
     # Either a single dtype, or a dtype per device.
-    casts = any(value for name, value in vars(found).items() if name.startswith("_autocast_"))
-    return types.SimpleNamespace(backward=found._backward_fn, setup_context=found._setup_context_fn, casts=casts)
+    casts = any(value for name, value in vars(definition).items() if name.startswith("_autocast_"))
+    return types.SimpleNamespace(
+        backward=definition._backward_fn, setup_context=definition._setup_context_fn, casts=casts
+    )
 
 
 def has_python_derivative(op: OpOverload) -> bool:
@@ -92,9 +94,9 @@ def formulas_of(op: OpOverload) -> tuple[typing.Any, str, str] | None:
     """Returns the object with the registered derivative of an operator, and the attribute names: the backward formula,
     and `setup_context`, which may be None. Returns None if torch does not expose the formula.
     """
-    found = torch._library.custom_ops.OPDEFS.get(schema_of(op).name)
-    known = found is not None and found._opoverload is op and found._backward_fn is not None
-    return (found, "_backward_fn", "_setup_context_fn") if known else None
+    definition = torch._library.custom_ops.OPDEFS.get(schema_of(op).name)
+    known = definition is not None and definition._opoverload is op and definition._backward_fn is not None
+    return (definition, "_backward_fn", "_setup_context_fn") if known else None
 
 
 def overload_of(definition: typing.Any) -> OpOverload:
@@ -107,8 +109,8 @@ def fake_implementation_of(op: typing.Any) -> typing.Callable[..., typing.Any] |
     """Returns the operator's Python implementation for tensors without data, if any: it takes the fake mode, then the
     arguments.
     """
-    found = torch._library.simple_registry.singleton._data.get(schema_of(op).name)
-    kernel = None if found is None else found.fake_impl.kernel
+    entry = torch._library.simple_registry.singleton._data.get(schema_of(op).name)
+    kernel = None if entry is None else entry.fake_impl.kernel
     if kernel is None:
         return None
 

@@ -86,14 +86,14 @@ def python_dispatcher() -> typing.Iterator[None]:
     accepts symbolic sizes, except for LSTM (`_lstm`).
     """
     entered = importlib.import_module("torch._dispatch.python").enable_python_dispatcher()
-    kept = [(op, op.py_kernels, op._dispatch_cache) for op in _OWN_RULES]
+    own_kernels = [(op, op.py_kernels, op._dispatch_cache) for op in _OWN_RULES]
     for op, rules in _with_own_rules():
         op.py_kernels, op._dispatch_cache = rules, {}
     try:
         with entered:
             yield
     finally:
-        for op, rules, cache in kept:
+        for op, rules, cache in own_kernels:
             op.py_kernels, op._dispatch_cache = rules, cache
 
 
@@ -128,9 +128,9 @@ def _lstm(*args: typing.Any) -> typing.Any:
         outputs = []
         for direction in range(directions):
             i = layer * directions + direction
-            given = weights[i * per_layer : (i + 1) * per_layer]
-            biases = given[2:] or [w.new_zeros(w.shape) for w in given]
-            tensors = (x, *given[:2], *biases, hx[i], cx[i])
+            parameters = weights[i * per_layer : (i + 1) * per_layer]
+            biases = parameters[2:] or [w.new_zeros(w.shape) for w in parameters]
+            tensors = (x, *parameters[:2], *biases, hx[i], cx[i])
             y, *state, _ = torch.ops.aten.mkldnn_rnn_layer(
                 *tensors, direction > 0, [], 2, hx.shape[2], layers, biased, both_ways, batch_first, trains
             )
@@ -153,11 +153,11 @@ def _by_onednn(x: torch.Tensor, hidden: typing.Sequence[torch.Tensor], weights: 
     return x.dtype == torch.float32 or (x.dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
-def _interpolated(op: OpOverload, x: torch.Tensor, sizes: typing.Any, *given: typing.Any) -> typing.Any:
-    """Interpolates to `sizes`, or by the factors at the end of `given`: like torch's C++, which specializes the sizes
+def _interpolated(op: OpOverload, x: torch.Tensor, sizes: typing.Any, *options: typing.Any) -> typing.Any:
+    """Interpolates to `sizes`, or by the factors at the end of `options`: like torch's C++, which specializes the sizes
     if factors are present.
     """
-    *flags, factors = given
+    *flags, factors = options
     if factors is not None and sizes is None:
         sizes = [torch.sym_int(size * factor) for size, factor in zip(x.shape[2:], factors)]
     return op(x, sizes, *flags, *(factors or [None] * (x.dim() - 2)))

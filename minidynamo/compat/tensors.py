@@ -69,8 +69,8 @@ def offset_of_tensor() -> int | None:
     offsets: set[int | None] = set()
     for example in examples:
         words = (ctypes.c_size_t * (torch.Tensor.__basicsize__ // _WORD)).from_address(id(example))
-        found = [position for position, word in enumerate(words) if word == example._cdata]
-        offsets.add(found[0] if words[1] == id(type(example)) and len(found) == 1 else None)
+        positions = [position for position, word in enumerate(words) if word == example._cdata]
+        offsets.add(positions[0] if words[1] == id(type(example)) and len(positions) == 1 else None)
     (offset,) = offsets if len(offsets) == 1 else (None,)
     return None if offset is None else offset * _WORD
 

@@ -51,8 +51,8 @@ def _with_hinted_order(shape: Sequence[Any], op: OpOverload, x: Tensor, *args: A
         # Only for the layout: the operator runs on tensors without data, for its strides.
         return hint_of(value) if isinstance(value, torch.SymInt) else value
 
-    given = torch.empty_strided(hinted([*x.shape]), hinted([*x.stride()]), dtype=x.dtype, device="meta")
-    strides = op(given, *hinted(args), **kwargs).stride()
+    example = torch.empty_strided(hinted([*x.shape]), hinted([*x.stride()]), dtype=x.dtype, device="meta")
+    strides = op(example, *hinted(args), **kwargs).stride()
     order = sorted(range(len(shape)), key=lambda k: (-strides[k], k))
     return torch.empty_permuted(shape, order, dtype=x.dtype, device=x.device)
 

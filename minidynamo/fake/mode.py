@@ -27,12 +27,12 @@ Rule = Callable[[torch.Tensor, Sequence[Any]], torch.Tensor]
 """Builds a corrected result from torch's fake result and the arguments."""
 
 
-def _elementwise(result: torch.Tensor, given: Sequence[Any]) -> torch.Tensor:
+def _elementwise(result: torch.Tensor, args: Sequence[Any]) -> torch.Tensor:
     """Lays the result out as an elementwise kernel does: in the dimension order of the arguments, the first argument
     first. Tensors of one number and repeated dimensions (stride 0) have no effect on the order, except in an argument
     that eager first copies to another dtype.
     """
-    tensors = [t for t in given if isinstance(t, torch.Tensor)]
+    tensors = [t for t in args if isinstance(t, torch.Tensor)]
     common = compat.computed_dtype(*tensors)
     if result.dtype.is_floating_point and not (common.is_floating_point or common.is_complex):
         common = result.dtype
@@ -56,73 +56,73 @@ def _rule_of(op: OpOverload, args: Sequence[Any]) -> Rule | None:
     return _elementwise if len(tensors) > 1 and any(map(_repeats, tensors)) else None
 
 
-def _row_major(result: torch.Tensor, given: Sequence[Any]) -> torch.Tensor:
+def _row_major(result: torch.Tensor, args: Sequence[Any]) -> torch.Tensor:
     return torch.empty(result.shape, dtype=result.dtype, device=result.device)
 
 
-def _row_major_unless_broadcast(result: torch.Tensor, given: Sequence[Any]) -> torch.Tensor:
+def _row_major_unless_broadcast(result: torch.Tensor, args: Sequence[Any]) -> torch.Tensor:
     """Lays out the gradient of a loss. Eager computes the gradient into row-major zeros, or, if the input (the second
     argument) is broadcast, elementwise from target and gradient.
     """
-    gradient, x, target, *_ = given
+    gradient, x, target, *_ = args
     is_whole = x.dim() == result.dim() and x.shape == result.shape
-    return _row_major(result, given) if is_whole else _elementwise(result, [target, gradient])
+    return _row_major(result, args) if is_whole else _elementwise(result, [target, gradient])
 
 
-def _like_the_gradient(result: torch.Tensor, given: Sequence[Any]) -> torch.Tensor:
+def _like_the_gradient(result: torch.Tensor, args: Sequence[Any]) -> torch.Tensor:
     """Lays the result out like the gradient, the first argument; like torch's fake result if the gradient is
     broadcast.
     """
-    is_whole = given[0].dim() == result.dim() and given[0].shape == result.shape
-    return _like_the_first(result, given) if is_whole else result
+    is_whole = args[0].dim() == result.dim() and args[0].shape == result.shape
+    return _like_the_first(result, args) if is_whole else result
 
 
-def _like_the_first(result: torch.Tensor, given: Sequence[Any]) -> torch.Tensor:
-    return torch.empty_like(given[0], dtype=result.dtype)
+def _like_the_first(result: torch.Tensor, args: Sequence[Any]) -> torch.Tensor:
+    return torch.empty_like(args[0], dtype=result.dtype)
 
 
-def _like_the_second(result: torch.Tensor, given: Sequence[Any]) -> torch.Tensor:
-    return torch.empty_like(given[1], dtype=result.dtype)
+def _like_the_second(result: torch.Tensor, args: Sequence[Any]) -> torch.Tensor:
+    return torch.empty_like(args[1], dtype=result.dtype)
 
 
-def _channels_last_or_not(result: torch.Tensor, given: Sequence[Any]) -> torch.Tensor:
+def _channels_last_or_not(result: torch.Tensor, args: Sequence[Any]) -> torch.Tensor:
     """Lays the result out with channels last if the first argument has channels last, else row-major."""
-    wanted = compat.suggest_memory_format(given[0])
+    wanted = compat.suggest_memory_format(args[0])
     return torch.empty(result.shape, dtype=result.dtype, device=result.device, memory_format=wanted)
 
 
-def _like_the_normalized(result: torch.Tensor, given: Sequence[Any]) -> torch.Tensor:
+def _like_the_normalized(result: torch.Tensor, args: Sequence[Any]) -> torch.Tensor:
     """Lays the result out like the normalized tensor, the second argument after the gradient."""
-    return _channels_last_or_not(result, given[1:])
+    return _channels_last_or_not(result, args[1:])
 
 
-def _scaled_by_a_power(result: torch.Tensor, given: Sequence[Any]) -> torch.Tensor:
+def _scaled_by_a_power(result: torch.Tensor, args: Sequence[Any]) -> torch.Tensor:
     """Lays out a product with a power of two: one elementwise operation, or, for float32, a row-major power and then a
     product.
     """
-    x, exponent = given
+    x, exponent = args
     in_two = x.dtype == torch.float32 and exponent.dtype.is_floating_point
     return _elementwise(result, [x, exponent.new_empty(exponent.shape) if in_two else exponent])
 
 
-def _pooled_volumes(result: torch.Tensor, given: Sequence[Any]) -> torch.Tensor:
+def _pooled_volumes(result: torch.Tensor, args: Sequence[Any]) -> torch.Tensor:
     """Returns torch's fake result, but with channels last if the first argument has no batch, and channels last."""
-    if result.dim() == 4 and given[0].movedim(0, -1).is_contiguous():
+    if result.dim() == 4 and args[0].movedim(0, -1).is_contiguous():
         return result.new_empty(result.movedim(0, -1).shape).movedim(-1, 0)
     return result
 
 
-def _rolled(result: torch.Tensor, given: Sequence[Any]) -> torch.Tensor:
+def _rolled(result: torch.Tensor, args: Sequence[Any]) -> torch.Tensor:
     """Lays out concatenated slices of the first argument; without dimensions, slices of the flattened tensor."""
-    return _channels_last_or_not(result, given) if len(given) > 2 and given[2] else result
+    return _channels_last_or_not(result, args) if len(args) > 2 and args[2] else result
 
 
-def _read_through(result: torch.Tensor, given: Sequence[Any]) -> torch.Tensor:
+def _read_through(result: torch.Tensor, args: Sequence[Any]) -> torch.Tensor:
     """Lays out the result of indexing as an elementwise kernel over the result does, which reads the tensor and the
     indices; torch's fake mode ignores the indices. With masks, whose number of selected elements is unknown, it
     returns torch's fake result.
     """
-    x, indices = given
+    x, indices = args
     dims = [d for d, index in enumerate(indices) if index is not None]
     own = [indices[d] for d in dims]
     if any(index.dtype in (torch.bool, torch.uint8) for index in own):
@@ -136,17 +136,17 @@ def _read_through(result: torch.Tensor, given: Sequence[Any]) -> torch.Tensor:
     return _together(result, [read, *(index.reshape(*[1] * first, *shape, *[1] * trailing) for index in own)])
 
 
-def _row_major_if_complex(result: torch.Tensor, given: Sequence[Any]) -> torch.Tensor:
-    return _row_major(result, given) if given[0].dtype.is_complex else result
+def _row_major_if_complex(result: torch.Tensor, args: Sequence[Any]) -> torch.Tensor:
+    return _row_major(result, args) if args[0].dtype.is_complex else result
 
 
-def _second_first(result: torch.Tensor, given: Sequence[Any]) -> torch.Tensor:
-    first, second, *_ = given
+def _second_first(result: torch.Tensor, args: Sequence[Any]) -> torch.Tensor:
+    first, second, *_ = args
     return _elementwise(result, [second, first])
 
 
 def _on_cpu(rule: Rule) -> Rule:
-    return lambda result, given: rule(result, given) if result.device.type == "cpu" else result
+    return lambda result, args: rule(result, args) if result.device.type == "cpu" else result
 
 
 _BATCH_NORMS = (

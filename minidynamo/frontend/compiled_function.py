@@ -558,7 +558,7 @@ class CompiledFunction:
             record.reset()
         self.stats.reset()
         reports = (self.graphs, self.breaks, self.fallbacks, self.recompiles)
-        for kept in (
+        for table in (
             *reports,
             self._texts,
             self._pieces,
@@ -567,4 +567,4 @@ class CompiledFunction:
             self._expected_calls,
             self.trip_counts,
         ):
-            kept.clear()
+            table.clear()

@@ -275,12 +275,12 @@ def _handler(name: str, act: Callable[..., object]) -> Callable[..., VariableTra
 
     def handler(tx: Tracer, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
         context = ComptimeContext(tx)
-        given = dict([*signature.bind(context, *args, **kwargs).arguments.items()][1:])
-        numbers = {name: as_constant(given[name]) for name in ("stacklevel", "sec") if name in given}
+        bound = dict([*signature.bind(context, *args, **kwargs).arguments.items()][1:])
+        numbers = {name: as_constant(bound[name]) for name in ("stacklevel", "sec") if name in bound}
         if tx.attempt == 0:
             with _callback_errors(tx):
-                act(context, **{name: ComptimeVar(tx, value) for name, value in given.items()} | numbers)
-        return given["e"] if name == "print_value_stack_and_return" else ConstantVariable(None)
+                act(context, **{name: ComptimeVar(tx, value) for name, value in bound.items()} | numbers)
+        return bound["e"] if name == "print_value_stack_and_return" else ConstantVariable(None)
 
     handler.__signature__ = signature  # type: ignore[attr-defined]
     return handler

@@ -230,8 +230,14 @@ class _Program:
             lines.append(f"{node.name}.clear()")
             return [*lines, f"del {node.name}"] if node.users else lines
         # A node uses the whole list, and receives a copy.
-        given = self.names.fresh(f"{node.name}_given")
-        return [*lines, f"{given} = {node.name}", f"{node.name} = [*{given}]", f"{given}.clear()", f"del {given}"]
+        donated = self.names.fresh(f"{node.name}_given")
+        return [
+            *lines,
+            f"{donated} = {node.name}",
+            f"{node.name} = [*{donated}]",
+            f"{donated}.clear()",
+            f"del {donated}",
+        ]
 
     def location_comment(self, node: fx.Node) -> list[str]:
         where = node.meta.get("user_location")

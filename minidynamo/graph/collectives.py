@@ -41,13 +41,13 @@ def _collective(name: str) -> Callable[..., Any]:
     """
 
     def call(*args: Any) -> Any:
-        given = dict(zip(parameters(name), args))
+        named = dict(zip(parameters(name), args))
         if compat.are_fakes_running():
-            return PendingWork() if given.get("async_op", name in ALWAYS_ASYNCHRONOUS) else None
-        given["group"] = compat.group_named(given["group"])
-        if "op" in given:
-            given["op"] = getattr(torch.distributed.ReduceOp, given["op"])
-        return getattr(torch.distributed, name)(**given)
+            return PendingWork() if named.get("async_op", name in ALWAYS_ASYNCHRONOUS) else None
+        named["group"] = compat.group_named(named["group"])
+        if "op" in named:
+            named["op"] = getattr(torch.distributed.ReduceOp, named["op"])
+        return getattr(torch.distributed, name)(**named)
 
     call.__name__ = call.__qualname__ = name
     call.__doc__ = f"Calls `torch.distributed.{name}`."

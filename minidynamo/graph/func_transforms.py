@@ -44,7 +44,7 @@ class Transformation:
         arguments.
         """
         tensors = [leaf for leaf in leaves([*self.args, dict(self.kwargs)]) if isinstance(leaf, Argument)]
-        captured, given = inputs[: -len(tensors)], inputs[-len(tensors) :]
+        captured, arguments = inputs[: -len(tensors)], inputs[-len(tensors) :]
         # Not `subgraph(...)`: a graph module prints its generated text around an error, even if the caller handles it.
         run = subgraph.forward if isinstance(subgraph, torch.fx.GraphModule) else subgraph
 
@@ -54,7 +54,7 @@ class Transformation:
             return rebuild(self.result, run(*captured, *found))
 
         def filled(value: Any) -> Any:
-            parts = [given[leaf.position] if isinstance(leaf, Argument) else leaf for leaf in leaves(value)]
+            parts = [arguments[leaf.position] if isinstance(leaf, Argument) else leaf for leaf in leaves(value)]
             return rebuild(structure_of(value), parts)
 
         return self.transform(function, **self.options)(*filled(self.args), **filled(dict(self.kwargs)))

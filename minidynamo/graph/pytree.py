@@ -120,10 +120,10 @@ def _flat_graph(gm: fx.GraphModule, structures: Sequence[Structure]) -> fx.Graph
     """Returns `gm` with one placeholder per leaf. Item reads are resolved; only uses of a whole container build it."""
     graph = fx.Graph()
     env: dict[fx.Node, Any] = {}
-    given = iter(structures)
+    remaining = iter(structures)
     for node in gm.graph.nodes:
         if node.op == "placeholder":
-            structure = next(given)
+            structure = next(remaining)
             names = [node.name] if structure.kind is None else [f"{node.name}_{i}" for i in range(structure.leaves)]
             env[node] = rebuild(structure, [graph.placeholder(name) for name in names])
         elif (found := _element(node, env)) is not None:

@@ -70,9 +70,9 @@ def as_graph(hook: Any) -> fx.GraphModule:
         return hook
     graph = fx.Graph()
     call = graph.call_function(hook, (graph.placeholder("value"),))
-    (given,) = getattr(hook, _MARK)
-    if given is not None:
-        call.meta["user_cache_hash"] = given
+    (cache_hash,) = getattr(hook, _MARK)
+    if cache_hash is not None:
+        call.meta["user_cache_hash"] = cache_hash
     graph.output(call)
     return compat.graph_module({}, graph)
 

@@ -129,7 +129,7 @@ def with_first_indices(target: Any, args: Sequence[Any]) -> Sequence[Any]:
 
 def has_index_tensors(node: torch.fx.Node) -> bool:
     """Returns whether a node of a torch-level graph is a subscript by index tensors."""
-    args = torch.fx.map_arg(node.args, lambda given: given.meta.get("example_value", given))
+    args = torch.fx.map_arg(node.args, lambda operand: operand.meta.get("example_value", operand))
     return _has_index_tensors(node.target, args)
 
 

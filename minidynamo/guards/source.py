@@ -155,11 +155,11 @@ def derived(cls: type[S]) -> type[S]:
     computed = cls.__hash__
 
     def __hash__(self: Any) -> int:
-        kept: int | None = self._hash
-        if kept is None:
-            kept = computed(self)
-            object.__setattr__(self, "_hash", kept)
-        return kept
+        known_hash: int | None = self._hash
+        if known_hash is None:
+            known_hash = computed(self)
+            object.__setattr__(self, "_hash", known_hash)
+        return known_hash
 
     cls.__hash__ = __hash__  # type: ignore[method-assign]
     cls._hash = None  # type: ignore[attr-defined]
@@ -322,8 +322,8 @@ class Called(Derived):
         texts = [argument.expression(names) for argument in self.arguments]
         split = len(texts) - len(self.names)
         named = [f"{name}={text}" for name, text in zip(self.names, texts[split:])]
-        given = ", ".join([self.of.expression(names), *texts[:split], *named])
-        return f"{names.constant(call_or_none, 'call_or_none')}({given})"
+        arguments = ", ".join([self.of.expression(names), *texts[:split], *named])
+        return f"{names.constant(call_or_none, 'call_or_none')}({arguments})"
 
     def display(self) -> str:
         return f"{self.of.display()}({', '.join(argument.display() for argument in self.arguments)})"

@@ -111,23 +111,23 @@ def reachable(
     - new contents of a container that is rebuilt as a whole
     - writes replaced by a later write
     """
-    found: dict[VariableTracker, None] = {}
+    reached: dict[VariableTracker, None] = {}
     journal = side_effects.final_writes()
     waiting = [e for e in journal if not _is_rebuilt_whole(e)]
-    kept: list[Effect] = []
-    _visit(roots, found, side_effects)
+    effects: list[Effect] = []
+    _visit(roots, reached, side_effects)
     progress = True
     while progress:
         progress = False
         for effect in list(waiting):
             target = target_of(effect)
-            if target is None or target in found or _is_seen(target, found, side_effects):
+            if target is None or target in reached or _is_seen(target, reached, side_effects):
                 waiting.remove(effect)
-                kept.append(effect)
-                _visit(needed_by(effect) if target is None else (target, *needed_by(effect)), found, side_effects)
+                effects.append(effect)
+                _visit(needed_by(effect) if target is None else (target, *needed_by(effect)), reached, side_effects)
                 progress = True
     order = {id(effect): k for k, effect in enumerate(journal)}
-    return list(found), sorted(kept, key=lambda effect: order[id(effect)])
+    return list(reached), sorted(effects, key=lambda effect: order[id(effect)])
 
 
 def is_external(variable: VariableTracker) -> bool:

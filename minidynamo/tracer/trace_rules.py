@@ -191,20 +191,20 @@ def _never_inlined(value: types.FunctionType) -> str:
 @functools.cache
 def _graph_functions() -> dict[int, Any]:
     """Returns the functions of torch that become graph nodes, by identity."""
-    found: dict[int, Any] = {}
+    functions: dict[int, Any] = {}
     for space in OPERATOR_NAMESPACES:
         for name in dir(space):
             value = getattr(space, name)
             # Fake tensors ignore quantization: a quantized tensor would be taken for its unquantized input.
             if isinstance(value, types.BuiltinFunctionType) and not name.startswith(("__", "quantize")):
-                found[id(value)] = value
+                functions[id(value)] = value
     for space, names in ((torch.functional, torch.functional.__all__), (torch.masked, _MASKED)):
-        found.update((id(value), value) for value in (getattr(space, name) for name in names))
+        functions.update((id(value), value) for value in (getattr(space, name) for name in names))
     for name, value in vars(torch.nn.functional).items():
         own = getattr(value, "__module__", None) == "torch.nn.functional"
         if own and isinstance(value, types.FunctionType) and not name.startswith("_") and name not in _TAKES_FUNCTION:
-            found[id(value)] = value
-    return found
+            functions[id(value)] = value
+    return functions
 
 
 def is_trusted_module(name: object) -> bool:

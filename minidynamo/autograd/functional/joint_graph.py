@@ -79,14 +79,14 @@ def _all_inputs(node: fx.Node) -> Iterable[fx.Node]:
 def ancestors(roots: Iterable[fx.Node], sources: Callable[[fx.Node], Iterable[fx.Node]] = _all_inputs) -> set[fx.Node]:
     """Returns `roots` and all their direct and indirect dependencies; `sources` returns the direct dependencies of a
     node."""
-    found: set[fx.Node] = set()
+    nodes: set[fx.Node] = set()
     pending = list(roots)
     while pending:
         node = pending.pop()
-        if node not in found:
-            found.add(node)
+        if node not in nodes:
+            nodes.add(node)
             pending += sources(node)
-    return found
+    return nodes
 
 
 def marked_ancestors(graph: fx.Graph, marked: Sequence[fx.Node]) -> dict[fx.Node, int]:

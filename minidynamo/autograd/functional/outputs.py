@@ -316,7 +316,7 @@ def result_strides(captured: fx.Graph, results: Results) -> tuple[tuple[int, tup
 
     Strides may differ for dimensions of size 1 and for tensors without elements. Symbolic strides are skipped.
     """
-    found: dict[int, tuple[int, ...]] = {}
+    strides: dict[int, tuple[int, ...]] = {}
     returned: Any = captured.output_node().args[0]
     for node, plan in zip(returned if isinstance(returned, (tuple, list)) else (returned,), results.outputs):
         wanted = node.meta.get("example_value") if isinstance(node, fx.Node) else None
@@ -324,8 +324,8 @@ def result_strides(captured: fx.Graph, results: Results) -> tuple[tuple[int, tup
             continue
         result = results.nodes[plan.index].meta["val"]
         if result.layout is wanted.layout is torch.strided and _differ_invisibly(result, wanted):
-            found[plan.index] = tuple(wanted.stride())
-    return tuple(found.items())
+            strides[plan.index] = tuple(wanted.stride())
+    return tuple(strides.items())
 
 
 def _differ_invisibly(result: torch.Tensor, wanted: torch.Tensor) -> bool:

@@ -31,12 +31,12 @@ Symbols = dict[Any, tuple[int, str, int]]
 
 def symbols_of(flat: Iterable[Any]) -> Symbols:
     """Returns the symbols of the fake inputs."""
-    found: Symbols = {}
+    symbols: Symbols = {}
     for i, value in enumerate(flat):
         for kind, dim, number in numbers_in(value):
             if isinstance(number, compat.SYMBOLIC_NUMBERS) and getattr(key(number), "is_symbol", False):
-                found.setdefault(key(number), (i, kind, dim))
-    return found
+                symbols.setdefault(key(number), (i, kind, dim))
+    return symbols
 
 
 def expression_as_traced(number: Any) -> Any:

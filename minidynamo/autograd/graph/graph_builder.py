@@ -103,8 +103,8 @@ class GraphBuilder:
         size = known(node.meta["val"].shape[dim])
         if not isinstance(size, torch.SymInt):
             return int(size)
-        found = self.numbers.get(key(size))
-        return self.emit_known(aten.sym_size.int, (node, dim), {}, size) if found is None else found
+        number = self.numbers.get(key(size))
+        return self.emit_known(aten.sym_size.int, (node, dim), {}, size) if number is None else number
 
     def sizes(self, node: fx.Node) -> list[int | fx.Node]:
         """Returns the shape of `node` as an argument of an operation."""

@@ -109,5 +109,5 @@ def unflatten_inputs(layout: InputLayout, call: BoxedCallable) -> BoxedCallable:
 
 def reject_structure(value: object, length: int) -> None:
     """Raises TypeError for an argument unlike the list of the compiled call."""
-    found = f"a list of {len(value)}" if isinstance(value, list) else type(value).__name__
-    raise TypeError(f"structure mismatch: the graph was compiled for a list of {length} values, not for {found}")
+    description = f"a list of {len(value)}" if isinstance(value, list) else type(value).__name__
+    raise TypeError(f"structure mismatch: the graph was compiled for a list of {length} values, not for {description}")

@@ -152,8 +152,8 @@ class GradientLayout:
                 return None
             strides[dim], reached, step = step, stride * shape[dim], step * shape[dim]
         if self.is_symbolic:
-            found = [dim for _, dim in inner]
-            return None if found == [d for d in self.order if shape[d] > 1] else self._ranks(found, gradient)
+            order = [dim for _, dim in inner]
+            return None if order == [d for d in self.order if shape[d] > 1] else self._ranks(order, gradient)
         return None if tuple(strides) == self.stride else tuple(strides)
 
     def _ranks(self, inner: Sequence[int], gradient: torch.Tensor) -> tuple[int, ...]:
@@ -228,14 +228,14 @@ def one_by_one(function: Callable[[Gradients], Gradients], tangents: Gradients) 
     """Calls `function` once per gradient of the batches in `tangents`; returns its results as batches."""
     levels = [None if tangent is None else compat.batch_level(tangent) for tangent in tangents]
     level = max(level for level in levels if level is not None)
-    given: list[Any] = [
+    batches: list[Any] = [
         compat.unbatched(tangent, level) if tangent is not None and at == level else tangent
         for tangent, at in zip(tangents, levels)
     ]
-    size = next(len(batch) for batch, at in zip(given, levels) if at == level)
+    size = next(len(batch) for batch, at in zip(batches, levels) if at == level)
     rows = []
     for i in range(size):
-        row = [value[i] if at == level else value for value, at in zip(given, levels)]
+        row = [value[i] if at == level else value for value, at in zip(batches, levels)]
         if has_batches(row):
             rows.append(function(row))
         else:

@@ -100,15 +100,15 @@ def _functional_variant(op: OpOverload, dropped: tuple[str, ...], results: int) 
     for candidate in filter(None, names):
         packet = getattr(library, candidate, None)
         for overload in packet.overloads() if packet is not None else ():
-            found: OpOverload = getattr(packet, overload)
-            other = compat.schema_of(found)
+            variant: OpOverload = getattr(packet, overload)
+            other = compat.schema_of(variant)
             if other.is_mutable or len(other.returns) != results:
                 continue
             types = [str(arg.type) for arg in other.arguments]
             if types[: len(wanted)] == wanted and all(
                 arg.has_default_value() for arg in other.arguments[len(wanted) :]
             ):
-                return found
+                return variant
     return None
 
 

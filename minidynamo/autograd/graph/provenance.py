@@ -130,8 +130,8 @@ class LocationRecorder:
     def _returned(self, maker: fx.Node, returned: Any, _: Any, **marks: Any) -> None:
         self.follow_backward(returned, maker, **marks)
 
-    def _correct(self, index: int, returned: Any, given: Any) -> Any:
-        return correct(self.corrected_functions[index], returned, given)
+    def _correct(self, index: int, returned: Any, original: Any) -> Any:
+        return correct(self.corrected_functions[index], returned, original)
 
     def end(self) -> None:
         """Stops following. Otherwise gradient functions would keep the recorder alive through their hooks."""

@@ -195,21 +195,21 @@ class _Choice:
     def chains_to(self, node: fx.Node) -> dict[fx.Node, Chain] | None:
         """Returns the chains of `node` and of uncomputed values before `node`; None if `node` cannot be computed
         again."""
-        found: dict[fx.Node, Chain] = {}
+        chains: dict[fx.Node, Chain] = {}
         pending = [node]
         while pending:
             current = pending[-1]
             if is_number(current) or current in self.fixed or not (is_view_or_item(current) or is_pointwise(current)):
                 return None
-            known = (self.kept, self.chains, found)
+            known = (self.kept, self.chains, chains)
             missing = [i for i in current.all_input_nodes if not any(i in place for place in known)]
             if missing:
                 pending += missing
             else:
-                found[pending.pop()] = chain = self.chain(current, found)
+                chains[pending.pop()] = chain = self.chain(current, chains)
                 if not is_short(chain):
                     return None
-        return found
+        return chains
 
     def propagate(self, node: fx.Node, changed: dict[fx.Node, Chain]) -> bool:
         """Adds to `changed` the new chains of values computed from `node`; returns False if one becomes too long."""

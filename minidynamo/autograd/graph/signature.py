@@ -104,13 +104,13 @@ class NodeGraph:
 
     def all_inputs(self, number: int) -> set[int]:
         """Returns the nodes that a node is computed from, directly or not."""
-        found: set[int] = set()
+        inputs: set[int] = set()
         pending = [number]
         while pending:
-            new = {*self.nodes[pending.pop()].inputs} - found
-            found |= new
+            new = {*self.nodes[pending.pop()].inputs} - inputs
+            inputs |= new
             pending += new
-        return found
+        return inputs
 
     @property
     def frees_in_parts(self) -> bool:

@@ -72,17 +72,17 @@ def predict_values(node: fx.Node) -> Any:
     None if unknown in some call."""
     like = node.meta["val"]
     several = isinstance(like, (tuple, list))
-    given = [source.meta["val"] for source in node.all_input_nodes]
-    if not all(map(_determines_order, [*(like if several else [like]), *given])):
+    operands = [source.meta["val"] for source in node.all_input_nodes]
+    if not all(map(_determines_order, [*(like if several else [like]), *operands])):
         return None
     args, kwargs = fx.map_arg((node.args, node.kwargs), lambda source: _with_hints(source.meta["val"]))
-    mode = next(value.fake_mode for value in given if isinstance(value, torch.Tensor))  # type: ignore[attr-defined]
+    mode = next(value.fake_mode for value in operands if isinstance(value, torch.Tensor))  # type: ignore[attr-defined]
     with torch.no_grad(), mode:
         predicted = node.target(*args, **kwargs)  # type: ignore[operator]
     if not several:
         return _with_symbols(predicted, like)
-    found = [_with_symbols(one, other) for one, other in zip(predicted, like)]
-    return None if any(one is None and other is not None for one, other in zip(found, like)) else tuple(found)
+    values = [_with_symbols(one, other) for one, other in zip(predicted, like)]
+    return None if any(one is None and other is not None for one, other in zip(values, like)) else tuple(values)
 
 
 def _determines_order(value: Any) -> bool:

@@ -79,25 +79,25 @@ class Network:
             kept = self.minimum_cut(choices)
             return sum(self.weight(node) or 0 for node in kept), kept
 
-        _, found = cut(frozenset())
-        own = self.read_by_own_checkpoint(found).difference(choices.keep)
+        _, saved = cut(frozenset())
+        own = self.read_by_own_checkpoint(saved).difference(choices.keep)
         if own:
             self.checkpoints = Checkpoints(self.checkpoints.inside | own, self.checkpoints.ends - own)
             usual |= own
-            _, found = cut(frozenset())
+            _, saved = cut(frozenset())
         dropped = droppable(
-            found, self.sinks(), lambda n: self.may_drop(n, choices), self.checkpoints.ends | self.forward_only
+            saved, self.sinks(), lambda n: self.may_drop(n, choices), self.checkpoints.ends | self.forward_only
         )
         usual |= dropped
         if budget < 1:
             self.writable_by_caller = frozenset()
             kept_anyway = usual | choices.keep | self.forward_only
             more = [n for n in self.candidates if n.op == "call_function" and n not in kept_anyway and not is_effect(n)]
-            found = within_budget(budget, by_cost(more), cut)
+            saved = within_budget(budget, by_cost(more), cut)
         else:
-            found = [node for node in found if node not in dropped]
+            saved = [node for node in saved if node not in dropped]
         self.recomputable = usual
-        return found
+        return saved
 
     def read_by_own_checkpoint(self, kept: Collection[fx.Node]) -> frozenset[fx.Node]:
         """Returns the saved values that leave a checkpoint, if backward reads the values only inside the checkpoint.

@@ -126,19 +126,21 @@ class _Packing:
         self.held = {memory_of(node) for node in held} - {None}
 
     def run(self) -> tuple[Partition, tuple[Unpacked, ...]]:
-        kept: list[_SavedNode] = []
+        saved_nodes: list[_SavedNode] = []
         forms: list[tuple[Any, Any]] = []
         for entry in self.kept:
             if self.is_packed(entry):
                 form = self.packed(entry)
                 forms.append((form, written_layout(entry.value)))
-                kept += _saved_in(form)
+                saved_nodes += _saved_in(form)
             else:
                 forms += [] if entry.record is None else [(entry, None)]
-                kept.append(entry)
+                saved_nodes.append(entry)
         # Backward expects this order: tensors before numbers, and inputs before outputs of forward.
-        kept.sort(key=lambda entry: (is_number(entry.forward_node), entry.source[0] != "input"))
-        return self.partition_saving(kept), tuple(Unpacked(_with_indices(form, kept), layout) for form, layout in forms)
+        saved_nodes.sort(key=lambda entry: (is_number(entry.forward_node), entry.source[0] != "input"))
+        return self.partition_saving(saved_nodes), tuple(
+            Unpacked(_with_indices(form, saved_nodes), layout) for form, layout in forms
+        )
 
     def is_packed(self, entry: _SavedNode) -> bool:
         """Returns whether the hooks apply to a value."""
@@ -176,35 +178,35 @@ class _Packing:
         """Returns the saved value for a node of the forward graph that the pack hook has computed from `entry`."""
         graph = self.parts.backward
         with graph.inserting_before(entry.backward_input):
-            given = graph.placeholder(node.name)
+            placeholder = graph.placeholder(node.name)
         record = None
         if not is_number(node):
             assert entry.record is not None
             if DIES in entry.backward_input.meta or memory_of(node) != memory_of(entry.forward_node):
-                given.meta[DIES] = True
+                placeholder.meta[DIES] = True
             value, op = node.meta["val"], operation_of(node)
             reason = f"your hook has packed {entry.record.name} into it, {entry.record.kind}"
             shape, where = tuple(value.shape), entry.record.user_location
             record = SavedValue(node.name, shape, value.dtype, bytes_of(value), op, where, reason)
-        return _SavedNode(("extra", -1), node, node, given, record, may_alias_arguments(node))
+        return _SavedNode(("extra", -1), node, node, placeholder, record, may_alias_arguments(node))
 
     def unpack(self, entry: _SavedNode, form: Any, readers: Sequence[fx.Node]) -> None:
         """Gives `readers` of a value the result of the unpack hook."""
         assert entry.record is not None
-        kept, like, graph = _saved_in(form), entry.backward_input.meta["val"], self.parts.backward
-        traced = self.tracer.trace("unpack", form, {leaf: leaf.value for leaf in kept}, entry.record)
+        saved_nodes, like, graph = _saved_in(form), entry.backward_input.meta["val"], self.parts.backward
+        traced = self.tracer.trace("unpack", form, {leaf: leaf.value for leaf in saved_nodes}, entry.record)
         self.check(entry, traced.returned, like)
-        for leaf, node in zip(kept, traced.inputs):
+        for leaf, node in zip(saved_nodes, traced.inputs):
             leaf.backward_input.meta["val"] = node.meta["val"]
         if readers:
             first = next(node for node in graph.nodes if node in readers)
-            value = _copied(traced, [leaf.backward_input for leaf in kept], first, {})[traced.returned]
+            value = _copied(traced, [leaf.backward_input for leaf in saved_nodes], first, {})[traced.returned]
             if not same_layout(value.meta["val"], like):
                 with graph.inserting_before(first):
                     value = laid_out(graph, value, like)
             for reader in readers:
                 reader.replace_input_with(entry.backward_input, value)
-        if entry not in kept:
+        if entry not in saved_nodes:
             graph.erase_node(entry.backward_input)
 
     def check(self, entry: _SavedNode, result: Any, like: torch.Tensor) -> None:
@@ -238,9 +240,11 @@ def _saved_in(form: Any) -> list[_SavedNode]:
     return list(dict.fromkeys(leaf for leaf in leaves(form) if isinstance(leaf, _SavedNode)))
 
 
-def _with_indices(form: Any, kept: list[_SavedNode]) -> Any:
-    """Returns `form` with positions in `kept` in place of saved values."""
-    new_leaves = (SavedIndex(kept.index(leaf)) if isinstance(leaf, _SavedNode) else leaf for leaf in leaves(form))
+def _with_indices(form: Any, saved_nodes: list[_SavedNode]) -> Any:
+    """Returns `form` with positions in `saved_nodes` in place of saved values."""
+    new_leaves = (
+        SavedIndex(saved_nodes.index(leaf)) if isinstance(leaf, _SavedNode) else leaf for leaf in leaves(form)
+    )
     return rebuild(structure_of(form), list(new_leaves))
 
 
@@ -299,10 +303,10 @@ def unpacking(signature: GraphSignature, hook: Callable[[Any], torch.Tensor]) ->
     layouts = [None if layout is None else GradientLayout(layout) for _, _, layout in forms]
 
     def unpacked(tensors: Sequence[torch.Tensor | None], numbers: Sequence[Any]) -> list[torch.Tensor | None]:
-        kept = [*tensors, *numbers]
+        saved_values = [*tensors, *numbers]
         unpacked_tensors: list[torch.Tensor | None] = []
         for (structure, form, _), layout in zip(forms, layouts):
-            values = [kept[leaf.index] if isinstance(leaf, SavedIndex) else leaf for leaf in form]
+            values = [saved_values[leaf.index] if isinstance(leaf, SavedIndex) else leaf for leaf in form]
             gone = any(value is None for leaf, value in zip(form, values) if isinstance(leaf, SavedIndex))
             if gone or layout is None:
                 unpacked_tensors.append(None if gone else values[0])

@@ -199,11 +199,11 @@ def writable_by_caller(
     Eager saves the forward values that gradient formulas read, and `read_by_derivatives`. `forward_nodes` are the nodes
     that existed before the first gradient was computed.
     """
-    kept = {shared for node in read_by_derivatives for shared in viewed(node)}
+    memories = {shared for node in read_by_derivatives for shared in viewed(node)}
     for node in graph.nodes:
         if node not in forward_nodes and not is_number(node):  # eager keeps sizes as numbers
-            kept.update(*(viewed(source) for source in node.all_input_nodes))
-    return frozenset(node for node in held if not is_number(node) and kept.isdisjoint(viewed(node)))
+            memories.update(*(viewed(source) for source in node.all_input_nodes))
+    return frozenset(node for node in held if not is_number(node) and memories.isdisjoint(viewed(node)))
 
 
 def backward_graph(

@@ -97,13 +97,13 @@ def within_budget(
     are candidates for `recompute`, in the order of trial; the fewest that reach the budget are used. More candidates
     never save more bytes, so a smaller budget never saves more bytes than a larger budget.
     """
-    high, kept = cut(frozenset())
+    high, saved = cut(frozenset())
     if budget >= 1 or not more:
-        return kept
+        return saved
     low, least = cut(frozenset(more))
     limit = low + budget * (high - low)
     if high <= limit:
-        return kept
+        return saved
     few, many, best = 0, len(more), least
     while many - few > 1:  # `few` candidates are not enough, `many` are
         middle = (few + many) // 2

@@ -71,8 +71,8 @@ class AliasSets:
         """Returns, in graph order, the nodes that read data of a memory after a position, if the data was written up to
         it."""
         target = [node for node in self.members[owner] if self.position[node] <= after]
-        found = {user for node in target for user in node.users if self.position[user] > after and _reads(user, node)}
-        return sorted(found, key=self.position.__getitem__)
+        readers = {user for node in target for user in node.users if self.position[user] > after and _reads(user, node)}
+        return sorted(readers, key=self.position.__getitem__)
 
     def last_read(self, owner: fx.Node) -> int:
         """Returns the position of the last node that reads a memory."""

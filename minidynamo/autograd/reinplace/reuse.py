@@ -383,18 +383,18 @@ def _slots(node: fx.Node, variant: InplaceVariant) -> Slots | None:
     if any(position >= len(node.args) for position in variant.written):
         return None
     written: list[Any] = [node.args[position] for position in variant.written]
-    found: list[tuple[Any, list[fx.Node]]] = []
+    slots: list[tuple[Any, list[fx.Node]]] = []
     if isinstance(node.meta.get("val"), torch.Tensor):
-        found = [(written[0], [node])] if variant.own == 0 and len(written) == 1 else []
+        slots = [(written[0], [node])] if variant.own == 0 and len(written) == 1 else []
     else:
         targets = written[0] if len(written) == 1 and isinstance(written[0], (list, tuple)) else written
         elements: dict[Any, list[fx.Node]] = {}
         for user in node.users:
             elements.setdefault(user.args[1], []).append(user)
-        found = [(target, elements.get(variant.own + k, [])) for k, target in enumerate(targets) if target is not None]
-    if any(len(results) != 1 or not isinstance(target, fx.Node) for target, results in found):
+        slots = [(target, elements.get(variant.own + k, [])) for k, target in enumerate(targets) if target is not None]
+    if any(len(results) != 1 or not isinstance(target, fx.Node) for target, results in slots):
         return None
-    return [(target, result) for target, (result,) in found]
+    return [(target, result) for target, (result,) in slots]
 
 
 def _drop_written_results(node: fx.Node, own: int) -> None:

@@ -104,11 +104,11 @@ def _takers(
 
 def _accumulators(ctx: Any) -> dict[int, list[torch.autograd.graph.Node]]:
     """Returns the accumulating nodes after `ctx`, by the id of the leaf: one node per gradient."""
-    found: dict[int, list[torch.autograd.graph.Node]] = {}
+    accumulators: dict[int, list[torch.autograd.graph.Node]] = {}
     for node, _ in edges_after(ctx):
         if (leaf := compat.leaf_of(node)) is not None:
-            found.setdefault(id(leaf), []).append(node)
-    return found
+            accumulators.setdefault(id(leaf), []).append(node)
+    return accumulators
 
 
 def _has_storage(value: Any) -> bool:

@@ -177,9 +177,9 @@ class BackwardCall:
         """Returns (index, strides) of the gradients for which a separate part is compiled: the order of dimensions in
         memory differs from the traced order, elements repeat, or there are gaps and backward returns a view."""
         strides = (
-            (index, self.gradient_layouts[index].own_strides(given, index in self.aliased_tangents))
-            for index, given in enumerate(tangents)
-            if given is not None
+            (index, self.gradient_layouts[index].own_strides(tangent, index in self.aliased_tangents))
+            for index, tangent in enumerate(tangents)
+            if tangent is not None
         )
         return tuple((index, other) for index, other in strides if other is not None)
 
@@ -196,8 +196,8 @@ def begin(
     """Begins a backward in steps, and returns IN_STEPS; returns the gradients if the graph has no steps."""
     steps = steps_of(graph)
     if steps is None:
-        found: Sequence[torch.Tensor | None] = graph(args, receiver) if hands_over(graph) else graph(args)
-        return found
+        results: Sequence[torch.Tensor | None] = graph(args, receiver) if hands_over(graph) else graph(args)
+        return results
     return stages.run_in_steps(steps(args), receiver)
 
 

@@ -162,15 +162,15 @@ class Derivatives:
         if self.refusal:
             raise NotAvailable(self.refusal)
         with self.lock:
-            served, found = self.latest.get(orders, (None, None))
-            if found is None or served != numbers:
+            served, derivative = self.latest.get(orders, (None, None))
+            if derivative is None or served != numbers:
                 known = self.known.setdefault(orders, [])
-                found = next((one for one in known if one.applies_to(numbers)), None)
-                if found is None:
-                    known.append(found := self.traced(orders, numbers))
+                derivative = next((one for one in known if one.applies_to(numbers)), None)
+                if derivative is None:
+                    known.append(derivative := self.traced(orders, numbers))
                     del known[:-_MOST]
-                self.latest[orders] = numbers, found
-        return found
+                self.latest[orders] = numbers, derivative
+        return derivative
 
     def traced(self, orders: tuple[Given, ...], numbers: Mapping[Any, Any]) -> Derivative:
         """Traces a derivative, valid at least for these numbers. Fresh symbols keep the trace free of decisions for
@@ -190,10 +190,10 @@ class Derivatives:
             cause = error.__cause__ if isinstance(error, GraphRefused) else None  # what torch says
             raise NotAvailable(f"Tracing it failed: {first_line(cause or error)}") from error
         decisions = [] if env is None else [guard.expr for guard in env.guards[decided:]]
-        found = Derivative(trace, functional, symbols, self.available_positions(orders[0]), names, decisions)
-        if not found.applies_to(numbers):
+        derivative = Derivative(trace, functional, symbols, self.available_positions(orders[0]), names, decisions)
+        if not derivative.applies_to(numbers):
             raise NotAvailable("It was traced for other sizes.")
-        return found
+        return derivative
 
     def available_positions(self, given: Given) -> dict[str, int]:
         """Returns, by name, the positions of the kept values still alive when the tangents `given` come in."""
@@ -369,10 +369,10 @@ def _set_random_state(device: str, state: torch.Tensor) -> None:
 def _number(number: Any, values: Values) -> Any:
     if not is_symbolic(number):
         return key(number)
-    found = key(number).subs(values.numbers)
-    if found.free_symbols:
+    value = key(number).subs(values.numbers)
+    if value.free_symbols:
         raise NotAvailable("It depends on a number that was not kept.")
-    return {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}[type(number)](found)
+    return {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}[type(number)](value)
 
 
 def _empty_like(like: torch.Tensor, values: Values) -> torch.Tensor:

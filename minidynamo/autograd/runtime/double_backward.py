@@ -116,11 +116,11 @@ def held_per_result(
         (node, indices or all_results) for node, indices in zip(values, readers)
     ]
     reads += [(node, all_results) for node in extra_reads(trace, functional)]
-    found: dict[fx.Node, frozenset[int]] = {}
+    held: dict[fx.Node, frozenset[int]] = {}
     for value, indices in reads:
         for node in ancestors([value], lambda node: () if node in usable else read_inputs(node)):
-            found[node] = found.get(node, frozenset()).union(indices)
-    needing = {i: found.get(functional.placeholders[i], all_results) for i in higher.held}
+            held[node] = held.get(node, frozenset()).union(indices)
+    needing = {i: held.get(functional.placeholders[i], all_results) for i in higher.held}
     if higher.random:
         needing = dict.fromkeys(higher.held, all_results)
     return replace(higher, held={i: tuple(sorted(results)) for i, results in needing.items()})
@@ -291,8 +291,8 @@ class _Call:
         for a non-differentiable tangent. Raises Unsupported MD403 if a value is missing."""
         if self.compiled is not None:
             return self.compiled(self.earlier[0])
-        kept = self.kept
-        values = Values(self.saved, self.input, kept.numbers, self.earlier, kept.random)
+        state = self.kept
+        values = Values(self.saved, self.input, state.numbers, self.earlier, state.random)
         try:
             return self.derivative().program.run(values)
         except NotAvailable as error:
@@ -315,8 +315,8 @@ def _gradients(call: _Call, tangents: Sequence[torch.Tensor | None]) -> list[tor
     call = call.with_tangents(tangents)
     if not torch.is_grad_enabled():
         return list(call.compute())
-    given = [tangent for tangents in call.earlier for tangent in tangents]
-    return call.differentiable([*call.kept.links, *given])
+    earlier_tangents = [tangent for tangents in call.earlier for tangent in tangents]
+    return call.differentiable([*call.kept.links, *earlier_tangents])
 
 
 @opaque
@@ -350,13 +350,13 @@ class _Differentiable(torch.autograd.Function):
     def backward(ctx: Any, *tangents: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         if ctx.separate is not None:
             ctx.separate.begin()
-        found = _derivatives_of(ctx, tangents)
+        gradients = _derivatives_of(ctx, tangents)
         wanted = ctx.needs_input_grad[2:]  # a merged derivative returns zeros for independent inputs
         if ctx.separate is not None:
-            found = ctx.separate.hold_back(found)
-        found = [value if asked else None for value, asked in zip(found, wanted)]
-        skip_leaf_hooks(ctx, found)
-        return (None, None, *found, *[None] * (len(wanted) - len(found)))
+            gradients = ctx.separate.hold_back(gradients)
+        gradients = [value if asked else None for value, asked in zip(gradients, wanted)]
+        skip_leaf_hooks(ctx, gradients)
+        return (None, None, *gradients, *[None] * (len(wanted) - len(gradients)))
 
 
 def _derivatives_of(ctx: Any, tangents: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
@@ -374,8 +374,8 @@ def _derivatives_of(ctx: Any, tangents: Sequence[torch.Tensor | None]) -> list[t
         ctx.call = None
     rest = iter(values[ctx.count :])
     earlier = tuple(tuple(next(rest) for _ in given) for given in call.orders)
-    found = _gradients(replace(call, saved=values[: ctx.count], earlier=earlier), tangents)
-    return [*found, *[None] * (ctx.ends - len(found))]
+    gradients = _gradients(replace(call, saved=values[: ctx.count], earlier=earlier), tangents)
+    return [*gradients, *[None] * (ctx.ends - len(gradients))]
 
 
 _differentiable = compat.raw_apply(_Differentiable)

@@ -106,8 +106,8 @@ def _getter(positions: Iterable[int]) -> Callable[[Sequence[Any]], Sequence[Any]
 def _have_a_base_in_common(written: Iterable[torch.Tensor], others: Iterable[Any]) -> bool:
     """Returns whether autograd takes a written argument and another argument for views of one tensor."""
     of_written = [id(tensor._base if tensor._is_view() else tensor) for tensor in written]
-    found = {id(arg._base if arg._is_view() else arg) for arg in others if isinstance(arg, torch.Tensor)}
-    return len({*of_written}) < len(of_written) or not found.isdisjoint(of_written)
+    bases = {id(arg._base if arg._is_view() else arg) for arg in others if isinstance(arg, torch.Tensor)}
+    return len({*of_written}) < len(of_written) or not bases.isdisjoint(of_written)
 
 
 def _graph_writes(signature: GraphSignature) -> list[tuple[int, int]]:

@@ -111,8 +111,8 @@ class GraphNode:
             return None
         if any(tangent is not None and tangent.layout is not torch.strided for tangent in tangents):
             return None
-        found = self.backward.inlined(ctx, saved, tangents)
-        return None if found is None else replace(found, returned=functools.partial(self.returned, ctx))
+        gradients = self.backward.inlined(ctx, saved, tangents)
+        return None if gradients is None else replace(gradients, returned=functools.partial(self.returned, ctx))
 
     def returned(self, ctx: Any, gradients: Sequence[torch.Tensor | None]) -> Sequence[torch.Tensor | None]:
         """Returns what the backward of the node `ctx` returns to autograd, given all gradients. With stages, the nodes
@@ -130,16 +130,16 @@ class GraphNode:
         used = [target for target, tangent in enumerate(tangents) if tangent is not None]
         if not used:
             return (None,) * len(self.edges)  # autograd visits the node for the sake of a later one
-        kept = kept_by(ctx)
+        state = kept_by(ctx)
         args = self.read(ctx, used) if self.runs_once else []
         if self.runs_once:
             self.free(ctx, used)
-        unwanted = unwanted_gradients(ctx, kept.links)
+        unwanted = unwanted_gradients(ctx, state.links)
         if torch.is_grad_enabled() or has_batches(tangents):
             compiled = self.backward.reusable(ctx, tuple(args), unwanted)
             saved = args if self.unpack is None else self.unpack(args, ctx.numbers)
-            return self.double_backward.gradients(kept, saved, tangents, compiled, ctx.watch)
-        links, kept = kept.links, None
+            return self.double_backward.gradients(state, saved, tangents, compiled, ctx.watch)
+        links, state = state.links, None
         return self.backward(ctx, args, tangents, unwanted, links, ctx.stages if ctx.separate is None else None)
 
     def flow_of(self, ctx: Any, target: int, gradient: torch.Tensor) -> Sequence[torch.Tensor | None]:

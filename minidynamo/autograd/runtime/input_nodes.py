@@ -30,9 +30,9 @@ Gradients: TypeAlias = Sequence[torch.Tensor | None]
 Compute: TypeAlias = Callable[[Any, list[torch.Tensor | None]], Gradients]
 
 
-def received(given: Sequence[Any]) -> list[torch.Tensor | None]:
+def received(gradients: Sequence[Any]) -> list[torch.Tensor | None]:
     """Returns the arguments of `backward` as a list to be emptied; autograd's own list for a boxed Function."""
-    return given[0] if given and isinstance(given[0], list) else list(given)
+    return gradients[0] if gradients and isinstance(gradients[0], list) else list(gradients)
 
 
 def opaque(function: type[torch.autograd.Function]) -> type[torch.autograd.Function]:
@@ -194,12 +194,12 @@ class SeparateInputs:
         run = self.run()
         run.node, run.gradients = None, {}
 
-    def hold_back(self, found: Gradients) -> Gradients:
+    def hold_back(self, gradients: Gradients) -> Gradients:
         """Stores the gradients of separate inputs. Returns all gradients, with None for separate inputs, for the
         graph's node to return."""
         run = self.run()
-        run.found = {index: found[index] for index in self.indices}
-        return [None if index in self.indices else gradient for index, gradient in enumerate(found)]
+        run.found = {index: gradients[index] for index in self.indices}
+        return [None if index in self.indices else gradient for index, gradient in enumerate(gradients)]
 
     def take_gradient(self, index: int, given: torch.Tensor | None) -> torch.Tensor | None:
         """Returns the gradient of a separate input, plus the gradient `given` from elsewhere. Runs the graph's backward

@@ -74,9 +74,9 @@ def part_of(gm: fx.GraphModule, saved: int, part: BackwardPart, record: NodeGrap
     tangent of an unused result is a single expanded zero, and a value that only unused results need is an empty tensor.
     A part returns None for unwanted and absent gradients. `record` comes from the signature.
     """
-    found = compat.graph_module(torch.nn.Module(), _graph_of_part(gm, saved, part, record))
-    found.meta[IN_STEPS] = bool(record.stages)
-    return found
+    part_graph = compat.graph_module(torch.nn.Module(), _graph_of_part(gm, saved, part, record))
+    part_graph.meta[IN_STEPS] = bool(record.stages)
+    return part_graph
 
 
 def _graph_of_part(gm: fx.GraphModule, saved: int, part: BackwardPart, record: NodeGraph) -> fx.Graph:
@@ -86,7 +86,7 @@ def _graph_of_part(gm: fx.GraphModule, saved: int, part: BackwardPart, record: N
     if part == WHOLE:
         return graph
     inputs = [node for node in graph.nodes if node.op == "placeholder"]
-    kept, tangents = inputs[:saved], inputs[saved:]
+    saved_inputs, tangents = inputs[:saved], inputs[saved:]
     if part.cut or part.returns_flow:
         nodes = [*graph.nodes]
         _cut(
@@ -95,13 +95,15 @@ def _graph_of_part(gm: fx.GraphModule, saved: int, part: BackwardPart, record: N
             returns_flow=part.returns_flow,
         )
     unused = [tangents[index] for index in sorted(part.unused)]
-    absent = _leave_out(graph, tangents, part.unused, tangent_dependent(graph, {*kept}))
+    absent = _leave_out(graph, tangents, part.unused, tangent_dependent(graph, {*saved_inputs}))
     for tangent in unused:
         _materialize_on_read(graph, tangent)
     restride_tangents(graph, {tangents[index]: strides for index, strides in part.strides})
     results: Any = output.args[0]
     wanted = [None if index in part.unwanted or node in absent else node for index, node in enumerate(results)]
-    part_graph = backward_graph(graph, kept, tangents, wanted, tangent_dependent(graph, {*kept, *unused}))
+    part_graph = backward_graph(
+        graph, saved_inputs, tangents, wanted, tangent_dependent(graph, {*saved_inputs, *unused})
+    )
     for node in part_graph.nodes:
         _narrow_output_mask(node)
     for node, indices in zip(part_graph.nodes, record.readers):
@@ -126,8 +128,8 @@ def results_reading(graph: fx.Graph, saved: int) -> list[tuple[int, ...]]:
     """Returns, per saved value, the indices of the results for whose gradients the backward `graph` reads the value; ()
     if for all results, or if the value is not read."""
     inputs = graph.find_nodes(op="placeholder")
-    kept, tangents = inputs[:saved], inputs[saved:]
-    dependent = tangent_dependent(graph, {*kept})
+    saved_inputs, tangents = inputs[:saved], inputs[saved:]
+    dependent = tangent_dependent(graph, {*saved_inputs})
     used, size_aliases = _used_for(graph, tangents, dependent), _size_aliases(graph)
     sizes = _sizes(graph, size_aliases)
     read: dict[fx.Node, int] = {}
@@ -146,9 +148,9 @@ def results_reading(graph: fx.Graph, saved: int) -> list[tuple[int, ...]]:
                     )
                     idle[source] = idle.get(source, 0) | idle.get(node, 0) | more
     everything = (2 << len(tangents)) - 2
-    found = [read.get(node, 0) for node in kept]
-    found = [0 if bits & _ALWAYS or bits == everything else bits for bits in found]
-    return [tuple(index for index in range(len(tangents)) if bits & 2 << index) for bits in found]
+    results = [read.get(node, 0) for node in saved_inputs]
+    results = [0 if bits & _ALWAYS or bits == everything else bits for bits in results]
+    return [tuple(index for index in range(len(tangents)) if bits & 2 << index) for bits in results]
 
 
 Sizes: TypeAlias = Mapping[Any, tuple[fx.Node, int | None]]
@@ -228,28 +230,28 @@ def _is_left_out(source: fx.Node, node: fx.Node, dependent: set[fx.Node], sizes:
 
 def _size_aliases(graph: fx.Graph) -> Names:
     """Maps sizes passed to view operations to the equal sizes that torch computes for their results."""
-    found: dict[Any, Any] = {}
+    aliases: dict[Any, Any] = {}
     for node in graph.nodes:
         if node.target in _SHAPED:
             asked: Any = fake(node.args[1])
             pairs = zip(node.meta["val"].shape, asked)
-            found.update(
+            aliases.update(
                 (key(computed), key(size)) for computed, size in pairs if is_symbolic(computed) and key(size) != -1
             )
-    return found
+    return aliases
 
 
 def _sizes(graph: fx.Graph, size_aliases: Names, first: Sequence[fx.Node] = ()) -> Sizes:
     """Returns origins of varying numbers: graph inputs, or sizes of graph inputs, preferring the `first` inputs."""
-    found: dict[Any, tuple[fx.Node, int | None]] = {}
+    sizes: dict[Any, tuple[fx.Node, int | None]] = {}
     inputs = graph.find_nodes(op="placeholder")
     for node in (*filter(is_number, inputs), *first, *inputs):
         value = node.meta["val"]
         shape = value.shape if isinstance(value, torch.Tensor) else ()
         for size, dim in ((value, None),) if is_number(node) else zip(shape, range(len(shape))):
-            found.setdefault(key(size), (node, dim))
-    known = [(size, found[name]) for size, name in size_aliases.items() if name in found]
-    return {**dict(known), **found}
+            sizes.setdefault(key(size), (node, dim))
+    known = [(size, sizes[name]) for size, name in size_aliases.items() if name in sizes]
+    return {**dict(known), **sizes}
 
 
 def _is_plain(value: Any, sizes: Sizes) -> bool:

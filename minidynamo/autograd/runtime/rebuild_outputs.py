@@ -51,8 +51,8 @@ class CallValues:
         else:
             parts = [*make()]
             self.lists.append((of, parts))
-        found, parts[index] = parts[index], None
-        return found
+        element, parts[index] = parts[index], None
+        return element
 
     def view(self, index: int) -> Any:
         if index not in self.views:
@@ -73,16 +73,16 @@ def output_builder(plan: OutputPlan, positions: dict[int, int]) -> Callable[[Cal
     before, rest = plan.steps[:chosen], plan.steps[chosen + 1 if chosen else 0 :]
     lists, element = (plan.origin, plan.index, before, plan.no_grad), plan.steps[chosen].args[0] if chosen else 0
 
-    def viewed(found: CallValues, value: Any, steps: Sequence[ViewStep]) -> Any:
+    def viewed(values: CallValues, value: Any, steps: Sequence[ViewStep]) -> Any:
         for step in steps:
-            value = (step if filled else step.filled(found.values)).apply(value)
+            value = (step if filled else step.filled(values.values)).apply(value)
         return value
 
-    def view(found: CallValues) -> Any:
-        value = holder(found)
+    def view(values: CallValues) -> Any:
+        value = holder(values)
         if before:
-            value = found.element(lists, element, functools.partial(viewed, found, value, before))
-        value = viewed(found, value, rest)
+            value = values.element(lists, element, functools.partial(viewed, values, value, before))
+        value = viewed(values, value, rest)
         if plan.creation is not None:
             compat.set_creation(value, plan.creation)
         if plan.writes is None:
@@ -104,9 +104,9 @@ def watching_hooks(
     if origin != "graph" or index not in partial:
         return make
 
-    def watched_view(found: CallValues) -> Any:
-        value = make(found)
-        watch_view(value, found.values[index])
+    def watched_view(values: CallValues) -> Any:
+        value = make(values)
+        watch_view(value, values.values[index])
         return value
 
     return watched_view

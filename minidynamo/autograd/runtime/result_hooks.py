@@ -42,18 +42,18 @@ def graph_node(node: Any, number: int | None = None) -> tuple[Any, int | None]:
 def kept_by(node: Any) -> Any:
     """Returns the values that a call keeps for higher derivatives, given the graph's node: its own, and those of the
     results that are alive. None after a backward has freed them."""
-    kept, references = getattr(node, "double_backward", None), getattr(node, "owned", None)
-    if kept is None or not references:
-        return kept
+    state, references = getattr(node, "double_backward", None), getattr(node, "owned", None)
+    if state is None or not references:
+        return state
     alive = [owned for reference in references.values() if (owned := reference()) and (owned.inputs or owned.ends)]
     if not alive:
-        return kept
-    held, links = {**kept.held}, [*kept.links]
+        return state
+    held, links = {**state.held}, [*state.links]
     for owned in alive:
         held.update(owned.inputs)
         for index, (link, _) in owned.ends.items():
             links[index] = link
-    return replace(kept, held=held, links=links)
+    return replace(state, held=held, links=links)
 
 
 def watch_hooks(function: type[torch.autograd.Function], notice: Notice) -> type[torch.autograd.Function]:
@@ -93,8 +93,8 @@ class _ResultHook(UnlessNone):
     def runs_in_eager(self, node: Any, asked: list[tuple[Any, int]]) -> bool:
         """Returns whether a requested tensor is reached through the result; True if unknown."""
         main, number = graph_node(node, self.number)
-        kept = kept_by(main)
-        if kept is None:  # the saved values were freed, so backward raises
+        state = kept_by(main)
+        if state is None:  # the saved values were freed, so backward raises
             return True
         signature: GraphSignature = main.signature
         graph = signature.graph
@@ -103,7 +103,7 @@ class _ResultHook(UnlessNone):
             index, signature, [graph_node(*edge) for edge in asked], main
         ):
             return True
-        links, unwanted = kept.links, unwanted_gradients(main, kept.links)
+        links, unwanted = state.links, unwanted_gradients(main, state.links)
         return any(
             link is not None and index in edge.reached_from and i not in unwanted
             for i, (link, edge) in enumerate(zip(links, graph.edges))

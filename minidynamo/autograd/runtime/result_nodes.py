@@ -249,25 +249,25 @@ class ResultNodes:
         node = results[self.positions[0]].grad_fn
         main = None if node is None else graph_node(node)[0]
         watch = Watch(self.signature, {})
-        found: dict[int, torch.Tensor] = {}
+        joined: dict[int, torch.Tensor] = {}
         outputs: dict[int, torch.Tensor] = {}
         for number, record, position, zero_inputs in self.steps:
             if position is None:
-                found[number] = outputs[record.output] = view(record.output)
+                joined[number] = outputs[record.output] = view(record.output)
                 continue
             if main is not None and record.inputs:
-                zeros = {source: without_data(found[source]) for source in zero_inputs} if zero_inputs else {}
+                zeros = {source: without_data(joined[source]) for source in zero_inputs} if zero_inputs else {}
                 owned = main.unjoined.pop(number)
                 owned.flow = functools.partial(self.flow, number, watch, zeros)
                 owned.is_watched = lambda: any(map(watch.is_watched, self.sources))
-                results[position] = with_node(results[position], owned, map(found.__getitem__, record.inputs))
+                results[position] = with_node(results[position], owned, map(joined.__getitem__, record.inputs))
             if number in written:
                 write(written[number], results[position])
-            found[number] = written.get(number, results[position])
+            joined[number] = written.get(number, results[position])
         if main is not None:
             main.watch = watch
             for number in self.sources:
-                watch.add(number, found[number], has_graph_node=number < len(self.positions) and number not in written)
+                watch.add(number, joined[number], has_graph_node=number < len(self.positions) and number not in written)
         return outputs
 
     def flow(

@@ -69,8 +69,8 @@ def _end(tensor: torch.Tensor) -> Any:
 def assert_values(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     """Adds eager's checks of argument values, if torch does not trace the checks."""
     if target in (torch.nn.functional.one_hot, aten.one_hot.default):
-        given = (*args, *kwargs.values())
-        _assert_classes(*given[:2])
+        operands = (*args, *kwargs.values())
+        _assert_classes(*operands[:2])
 
 
 def _assert_classes(classes: torch.Tensor, count: int = -1) -> None:

@@ -104,8 +104,8 @@ class Operation:
         args, kwargs = _filled(self.arguments, values)
         results: list[torch.Tensor] = []
 
-        given = (value for value in values if isinstance(value, torch.Tensor) and self.takes_numbers)
-        memories = set(map(compat.memory_of, given))
+        tensors = (value for value in values if isinstance(value, torch.Tensor) and self.takes_numbers)
+        memories = set(map(compat.memory_of, tensors))
 
         def taken(value: Any) -> Any:
             if not isinstance(value, torch.Tensor):
@@ -136,12 +136,14 @@ class Operation:
         self.written = {i: copy._version for i, copy in enumerate(copies) if copy._version}
         if any(isinstance(function, BackwardCFunction) for function in reachable_functions(results)):
             return  # the function may store tensors as attributes of its context
-        kept = {tracer.unwrap_proxy(value).node for value in saved}
-        read = ancestors(kept)
+        saved_nodes = {tracer.unwrap_proxy(value).node for value in saved}
+        read = ancestors(saved_nodes)
         self.unread = frozenset(i for i, value in enumerate(inputs) if tracer.unwrap_proxy(value).node not in read)
         settled = self.unread.union(self.written)  # autograd saves a copy of a written parameter
-        if all(i in settled or tracer.unwrap_proxy(copy).node in kept for i, copy in enumerate(copies)):
-            self.saved_results = tuple(i for i, value in enumerate(results) if tracer.unwrap_proxy(value).node in kept)
+        if all(i in settled or tracer.unwrap_proxy(copy).node in saved_nodes for i, copy in enumerate(copies)):
+            self.saved_results = tuple(
+                i for i, value in enumerate(results) if tracer.unwrap_proxy(value).node in saved_nodes
+            )
 
     def trace(self, targets: Tensors, values: Tensors) -> list[torch.Tensor]:
         """Returns the results of `run` while its operations are traced; `targets` are the written tensors."""

@@ -30,14 +30,14 @@ EXTRA_EDGES = "handed_over"
 
 def reachable_functions(targets: Iterable[torch.Tensor]) -> list[torch.autograd.graph.Node]:
     """Returns the gradient functions that autograd calls for `targets`."""
-    found: dict[torch.autograd.graph.Node, None] = {}
+    functions: dict[torch.autograd.graph.Node, None] = {}
     pending = [target.grad_fn for target in targets]
     while pending:
         function = pending.pop()
-        if function is not None and function not in found:
-            found[function] = None
+        if function is not None and function not in functions:
+            functions[function] = None
             pending += [after for after, _ in function.next_functions]
-    return list(found)
+    return list(functions)
 
 
 def used_results(function: torch.autograd.graph.Node, targets: list[torch.Tensor]) -> set[int]:
@@ -167,13 +167,13 @@ def reaching_results(
 
 def leaves_reached(targets: Sequence[torch.Tensor], sources: Mapping[int, torch.Tensor]) -> dict[int, tuple[int, ...]]:
     """Returns, per source (a leaf), the positions of the targets from which autograd reaches the source."""
-    found: dict[int, list[int]] = {i: [] for i in sources}
+    reached: dict[int, list[int]] = {i: [] for i in sources}
     for position, target in enumerate(targets):
         leaves = {id(target), *(id(compat.leaf_of(function)) for function in reachable_functions([target]))}
         for i, source in sources.items():
             if id(source) in leaves:
-                found[i].append(position)
-    return {i: tuple(positions) for i, positions in found.items()}
+                reached[i].append(position)
+    return {i: tuple(positions) for i, positions in reached.items()}
 
 
 def zero_sources(
@@ -192,7 +192,7 @@ def zero_sources(
     gradient_nodes = {i: _node(value, tracer) for i, value in zip(sources, gradients) if value is not None}
     tangents = [node for node in tracer.graph.nodes if node.op == "placeholder"][-len(targets) :]
     masks = marked_ancestors(tracer.graph, tangents)
-    found: dict[int, list[int]] = {}
+    zeros: dict[int, list[int]] = {}
     for position, target in enumerate(targets):
         unread = [i for i, node in gradient_nodes.items() if not masks.get(node, 0) >> position & 1]
         functions = reachable_functions([target]) if unread else []
@@ -202,8 +202,8 @@ def zero_sources(
             candidates, _gradients_of_target(target, [sources[i] for i in candidates]) if candidates else ()
         ):
             if gradient is not None:
-                found.setdefault(i, []).append(position)
-    return {i: tuple(positions) for i, positions in found.items()}
+                zeros.setdefault(i, []).append(position)
+    return {i: tuple(positions) for i, positions in zeros.items()}
 
 
 def _node(value: torch.Tensor, tracer: Any) -> fx.Node:

@@ -124,23 +124,23 @@ class _NativeDropout(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
-        (kept,) = ctx.saved_tensors
-        return _Kept.apply(gradient, kept, ctx.scale), None  # type: ignore[no-untyped-call]
+        (mask,) = ctx.saved_tensors
+        return _Kept.apply(gradient, mask, ctx.scale), None  # type: ignore[no-untyped-call]
 
 
 class _Kept(torch.autograd.Function):
     """Selects and scales the kept elements of a dropout. The derivative applies the same function to gradients."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, kept: Tensor, scale: Any) -> Any:
-        ctx.save_for_backward(kept)
+    def forward(ctx: Any, x: Tensor, mask: Tensor, scale: Any) -> Any:
+        ctx.save_for_backward(mask)
         ctx.scale = scale
-        return taking_numbers(aten.native_dropout_backward.default)(x, kept, scale)
+        return taking_numbers(aten.native_dropout_backward.default)(x, mask, scale)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
-        (kept,) = ctx.saved_tensors
-        return _Kept.apply(gradient, kept, ctx.scale), None, None  # type: ignore[no-untyped-call]
+        (mask,) = ctx.saved_tensors
+        return _Kept.apply(gradient, mask, ctx.scale), None, None  # type: ignore[no-untyped-call]
 
 
 def native_dropout(x: Tensor, p: Any) -> Tensor:

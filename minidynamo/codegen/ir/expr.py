@@ -126,12 +126,12 @@ class _CachedFacts:
     @cached_property
     def below(self) -> tuple[Expr, ...]:
         """The expression and all expressions below it, parents first."""
-        found: list[Expr] = []
+        expressions: list[Expr] = []
         waiting: list[Any] = [self]
         while waiting:
-            found.append(waiting.pop())
-            waiting += reversed(children(found[-1]))
-        return tuple(found)
+            expressions.append(waiting.pop())
+            waiting += reversed(children(expressions[-1]))
+        return tuple(expressions)
 
     @cached_property
     def loads(self) -> tuple[Load, ...]:
@@ -163,8 +163,8 @@ class Load(_CachedFacts):
     valid: Expr | None = None
 
     def variables(self) -> frozenset[Var]:
-        found: frozenset[Var] = frozenset().union(*(i.variables() for i in self.index))
-        return found | self.valid.variables() if self.valid is not None else found
+        variables: frozenset[Var] = frozenset().union(*(i.variables() for i in self.index))
+        return variables | self.valid.variables() if self.valid is not None else variables
 
     def substitute(self, values: Mapping[Var, Index]) -> Expr:
         valid = None if self.valid is None else self.valid.substitute(values)

@@ -230,16 +230,16 @@ def _bounds(index: Index) -> tuple[Extent, Extent] | None:
 
 @cache
 def _variables(index: Index) -> frozenset[Var]:
-    found: set[Var] = set()
+    variables: set[Var] = set()
     for atom, _ in index.terms:
         match atom:
             case Var():
-                found.add(atom)
+                variables.add(atom)
             case FloorDiv() | Mod():
-                found |= atom.base.variables()
+                variables |= atom.base.variables()
             case Lookup():
-                found |= atom.value.variables()
-    return frozenset(found)
+                variables |= atom.value.variables()
+    return frozenset(variables)
 
 
 def _substitute_atom(atom: Atom, values: Mapping[Var, Index]) -> Index:
@@ -299,8 +299,8 @@ def _split_by_size(index: Index, factor: Size) -> tuple[Index, Index]:
 def _common_factors(index: Index, divisor: Extent) -> list[Extent]:
     """Returns factors > 1 of `divisor` worth trying, largest first, including `divisor` itself."""
     if isinstance(divisor, int):
-        found = {divisor, *(math.gcd(divisor, _content(c)) for _, c in index.terms)} - {1}
-        return [*sorted(found, reverse=True)]
+        factors = {divisor, *(math.gcd(divisor, _content(c)) for _, c in index.terms)} - {1}
+        return [*sorted(factors, reverse=True)]
     shared = {c for _, c in index.terms if c != 1 and exact_quotient(divisor, c) is not None}
     return sorted({divisor, *shared}, key=lambda c: (-hint(c), str(c)))
 

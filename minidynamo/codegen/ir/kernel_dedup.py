@@ -21,9 +21,9 @@ def representatives(kernels: Iterable[Kernel]) -> dict[str, Kernel]:
     return {kernel.name: first.setdefault(_nameless(kernel), kernel) for kernel in kernels}
 
 
-def distinct(found: Mapping[str, Kernel]) -> list[Kernel]:
+def distinct(first_of_kind: Mapping[str, Kernel]) -> list[Kernel]:
     """Returns the distinct kernels from the result of `representatives`."""
-    return [kernel for name, kernel in found.items() if kernel.name == name]
+    return [kernel for name, kernel in first_of_kind.items() if kernel.name == name]
 
 
 def _nameless(kernel: Kernel) -> Kernel:

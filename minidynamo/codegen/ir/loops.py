@@ -83,8 +83,8 @@ two parts are equal if they compute the same."""
 
 def merge(*origins: Iterable[Origin]) -> Origins:
     """Returns all origins in graph order, each once."""
-    found = {origin.position: origin for each in origins for origin in each}
-    return tuple(found[position] for position in sorted(found))
+    by_position = {origin.position: origin for each in origins for origin in each}
+    return tuple(by_position[position] for position in sorted(by_position))
 
 
 def comments(origins: Origins) -> tuple[str, ...]:
@@ -338,15 +338,15 @@ def numbers_in(s: Statement) -> Iterator[Number | Scalar]:
 
 def numbers_between(rows: Iterable[Var], loops: Iterable[Loop]) -> tuple[Number | Scalar, ...]:
     """Returns the numbers of the host program that the loops of a kernel need, each once."""
-    found: dict[Number | Scalar, None] = {}
+    numbers: dict[Number | Scalar, None] = {}
     for var in rows:
-        found.update(dict.fromkeys(numbers_of(var.extent)))
+        numbers.update(dict.fromkeys(numbers_of(var.extent)))
     for loop in loops:
         for var in loop.axes:
-            found.update(dict.fromkeys(numbers_of(var.extent)))
+            numbers.update(dict.fromkeys(numbers_of(var.extent)))
         for s in loop.body:
-            found.update(dict.fromkeys(numbers_in(s)))
-    return tuple(found)
+            numbers.update(dict.fromkeys(numbers_in(s)))
+    return tuple(numbers)
 
 
 @dataclass(frozen=True)

@@ -60,14 +60,14 @@ class Repeats:
                 if key in latest:
                     pairs.append((latest[key], node))
                 latest[key] = node
-        found: dict[fx.Node, fx.Node] = {}
+        repeated: dict[fx.Node, fx.Node] = {}
         for earlier, later in reversed(pairs):
             if self._saves_memory(earlier, later):
-                found[later] = earlier
+                repeated[later] = earlier
                 self.uses[earlier] |= self.uses[later]
                 for base in self._bases(later):
                     self.uses[base].discard(self.position[later])
-        return found
+        return repeated
 
     def _written(self) -> Iterator[fx.Node]:
         for node in self.nodes:

@@ -387,10 +387,10 @@ class GraphLowering:
         source = node.args[0] if node.args else None
         if isinstance(source, fx.Node) and not output and self._is_same_view(node, source):
             return self.materialize(source)
-        kept = self.values[node]
+        lowered = self.values[node]
         if output or not self._restride(node):
             self._extern(node)
-        self.values[node] = kept
+        self.values[node] = lowered
         return self.host_names[node]
 
     def _restride(self, node: fx.Node) -> bool:
@@ -449,8 +449,8 @@ class GraphLowering:
         schema = node.target._schema  # type: ignore[union-attr]
         for k, argument in enumerate(schema.arguments):
             if argument.alias_info is not None and wanted(argument.alias_info):
-                given = node.args[k] if k < len(node.args) else node.kwargs.get(argument.name)
-                for n in given if isinstance(given, (tuple, list)) else [given]:
+                value = node.args[k] if k < len(node.args) else node.kwargs.get(argument.name)
+                for n in value if isinstance(value, (tuple, list)) else [value]:
                     if isinstance(n, fx.Node):
                         yield self.materialize(n)
 

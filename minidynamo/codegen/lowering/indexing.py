@@ -109,18 +109,20 @@ def lower_gather(builder: Builder, x: Value, dim: int, index: Value, *, sparse_g
 @lowering("index")
 def lower_index(builder: Builder, x: Value, indices: Sequence[Value | None]) -> Value:
     """Computes `x[indices]` with integer tensors in consecutive dimensions."""
-    given = [d for d, i in enumerate(indices) if i is not None]
+    indexed = [d for d, i in enumerate(indices) if i is not None]
     tensors = [i for i in indices if i is not None]
-    if any(i.dtype not in (torch.int32, torch.int64) for i in tensors) or given != list(range(given[0], given[-1] + 1)):
+    if any(i.dtype not in (torch.int32, torch.int64) for i in tensors) or indexed != list(
+        range(indexed[0], indexed[-1] + 1)
+    ):
         raise NotLowered
     shape = broadcast_shape(*(i.shape for i in tensors))
-    first = given[0]
+    first = indexed[0]
     subscript = functools.partial(checked, wrap=True, check="check_subscript")
 
     def body(at: Coordinates) -> V:
         inner = at[first : first + len(shape)]
         loaded = (V(i.broadcast_load(inner)) for i in tensors)
-        chosen = [subscript(own, x.shape[d], k) for k, (d, own) in enumerate(zip(given, loaded))]
+        chosen = [subscript(own, x.shape[d], k) for k, (d, own) in enumerate(zip(indexed, loaded))]
         return _checked_load(builder, x, (*at[:first], *chosen, *at[first + len(shape) :]))
 
     return builder.compute(builder.out.shape, body)

@@ -59,11 +59,13 @@ def lower_log_softmax(builder: Builder, x: Value, dim: int, half_to_float: bool)
     largest = builder.reduce("max", lambda v: v, x, dims=dims, keepdim=True)
     # For rows in memory, eager's CPU kernel stores the sum, and its logarithm, in the dtype of the elements.
     by_rows = builder.device.type == "cpu" and dims == [len(x.shape) - 1]
-    kept = x.dtype if by_rows else opmath(x.dtype)
-    total = builder.reduce("sum", lambda v, m: apply("exp", v - m), x, largest, dims=dims, keepdim=True, dtype=kept)
+    stored_dtype = x.dtype if by_rows else opmath(x.dtype)
+    total = builder.reduce(
+        "sum", lambda v, m: apply("exp", v - m), x, largest, dims=dims, keepdim=True, dtype=stored_dtype
+    )
 
     def formula(v: V, m: V, s: V) -> V:
-        return v - m - apply("log", s).to(kept).to(s.dtype)
+        return v - m - apply("log", s).to(stored_dtype).to(s.dtype)
 
     return builder.map(formula, x, largest, total, dtype=builder.out.dtype)
 
@@ -102,7 +104,7 @@ def lower_layer_norm(
     on_cpu = builder.device.type == "cpu"
     mean, squares = moments(builder, x, dims)
     rstd = builder.map(lambda s: apply("rsqrt", s / n + eps), squares)
-    given = [v for v in (weight, bias) if v is not None]
+    parameters = [v for v in (weight, bias) if v is not None]
 
     def formula(v: V, m: V, r: V, *rest: V) -> V:
         operands = iter(rest)
@@ -110,11 +112,11 @@ def lower_layer_norm(
         b = None if bias is None else next(operands)
         return _normalized(v, m, r, w, b)
 
-    y = builder.map(formula, x, mean, rstd, *given, dtype=x.dtype)
+    y = builder.map(formula, x, mean, rstd, *parameters, dtype=x.dtype)
     # A CPU returns the statistics in the dtype of the weights, a GPU in float32.
-    kept = torch.float32 if not on_cpu else x.dtype if weight is None else weight.dtype
-    kept = x.dtype if kept.itemsize < x.dtype.itemsize else kept
-    statistics = (builder.map(lambda s: s, v, dtype=kept) for v in (mean, rstd))
+    stored_dtype = torch.float32 if not on_cpu else x.dtype if weight is None else weight.dtype
+    stored_dtype = x.dtype if stored_dtype.itemsize < x.dtype.itemsize else stored_dtype
+    statistics = (builder.map(lambda s: s, v, dtype=stored_dtype) for v in (mean, rstd))
     return y, *statistics
 
 
@@ -184,8 +186,8 @@ def lower_batch_norm(
     The rounding is that of eager's CPU kernel for contiguous tensors. Training is left to torch: another order of
     summation would change the statistics.
     """
-    given = [v for v in (x, weight, bias, mean, variance) if v is not None]
-    mixed = len({v.dtype for v in given}) > 1 or x.dtype.itemsize < 4
+    operands = [v for v in (x, weight, bias, mean, variance) if v is not None]
+    mixed = len({v.dtype for v in operands}) > 1 or x.dtype.itemsize < 4
     if training or mean is None or variance is None or mixed or builder.device.type != "cpu":
         raise NotLowered
     channels = [size if d == 1 else 1 for d, size in enumerate(x.shape)]

@@ -132,5 +132,5 @@ def _lower(node: Any, expr: Any) -> int | None:
 
 def _hint(value: torch.SymInt) -> int:
     """Returns the number in the traced call; 1 if unknown."""
-    found = value.node.hint
-    return int(found) if isinstance(found, int) else 1
+    hint = value.node.hint
+    return int(hint) if isinstance(hint, int) else 1

@@ -44,14 +44,14 @@ def place_in_inputs(schedule: Sequence[Call], program: LoopProgram) -> tuple[lis
 
 def without_store(kernel: Kernel, name: str) -> Kernel:
     """Returns the kernel without the stores to the buffer `name`."""
-    kept = [[s for s in loop.body if not (isinstance(s, Store) and s.buffer == name)] for loop in kernel.loops]
+    bodies = [[s for s in loop.body if not (isinstance(s, Store) and s.buffer == name)] for loop in kernel.loops]
     while True:
-        uses = Counter(e.name for body in kept for s in body for e in s.value.below if isinstance(e, Ref))
-        fewer = [[s for s in body if not isinstance(s, Let) or uses[s.name]] for body in kept]
-        if fewer == kept:
+        uses = Counter(e.name for body in bodies for s in body for e in s.value.below if isinstance(e, Ref))
+        fewer = [[s for s in body if not isinstance(s, Let) or uses[s.name]] for body in bodies]
+        if fewer == bodies:
             break
-        kept = fewer
-    loops = tuple(Loop(loop.axes, tuple(body)) for loop, body in zip(kernel.loops, kept) if body)
+        bodies = fewer
+    loops = tuple(Loop(loop.axes, tuple(body)) for loop, body in zip(kernel.loops, bodies) if body)
     writes = tuple(b for b in kernel.writes if b.name != name)
     read = {load.buffer for loop in loops for s in loop.body for load in s.value.loads} - {b.name for b in writes}
     numbers = numbers_between(kernel.rows, loops) if loops else ()

@@ -73,12 +73,12 @@ def _needed_numbers(prelude: Sequence[Compute], steps: Sequence[Step]) -> tuple[
     """Returns the numbers of the prelude that a step needs, directly or through other numbers, and the computations
     that may raise errors."""
     needed = {name for step in steps for name in read_by(step)}
-    kept: list[Compute] = []
+    numbers: list[Compute] = []
     for number in reversed(prelude):
         if number.out in needed or number.raises:
-            kept.append(number)
+            numbers.append(number)
             needed.update(mentioned(number.args))
-    return tuple(reversed(kept))
+    return tuple(reversed(numbers))
 
 
 class Planner:
@@ -207,9 +207,9 @@ class Planner:
 
         A `kernel` must be able to write over the tensors that it reads.
         """
-        found = [name for name in names if fits(self.owned[name], out)]
-        found.sort(key=lambda name: not same_layout(self.owned[name], out))
-        return next((name for name in found if kernel is None or may_overwrite(kernel, name, out.name)), None)
+        fitting = [name for name in names if fits(self.owned[name], out)]
+        fitting.sort(key=lambda name: not same_layout(self.owned[name], out))
+        return next((name for name in fitting if kernel is None or may_overwrite(kernel, name, out.name)), None)
 
     def _launch(self, kernel: Kernel, position: int) -> set[str]:
         """Allocates or reuses memory for the kernel's results and launches the kernel; returns the names whose memory

@@ -234,11 +234,11 @@ def may_overwrite(kernel: Kernel, read: str, written: str) -> bool:
     later: list[Load] = []
     is_written = False
     for loop in kernel.loops:
-        found = [load for s in loop.body for load in s.value.loads if load.buffer == read]
+        loads = [load for s in loop.body for load in s.value.loads if load.buffer == read]
         if is_written:
-            later += found
+            later += loads
         else:
-            same_iteration += [load for load in found if {load.index[0]} != offsets]
+            same_iteration += [load for load in loads if {load.index[0]} != offsets]
         is_written = is_written or any(isinstance(s, Store) and s.buffer == written for s in loop.body)
     return not (same_iteration or later) or leaves_reads_unchanged(kernel, same_iteration, later, read, written)
 

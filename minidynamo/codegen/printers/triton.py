@@ -139,12 +139,12 @@ def _keeps(kernel: Kernel) -> bool:
 
 
 def _expressions(kernel: Kernel) -> list[Expr]:
-    found: list[Expr] = []
+    expressions: list[Expr] = []
     for s in kernel.statements():
-        found += s.value.below
+        expressions += s.value.below
         if isinstance(s, Store):
-            found += IndexValue(s.index, torch.int64).below
-    return found
+            expressions += IndexValue(s.index, torch.int64).below
+    return expressions
 
 
 def _indices(s: Statement) -> Iterator[Index]:

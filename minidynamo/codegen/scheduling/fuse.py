@@ -93,12 +93,12 @@ class Fusion:
         - stores into an input, if it reads the input after the store;
         - readers of an input, if it overwrites the input.
         """
-        found = {self.maker[name] for name in self.reads[k] if name in self.maker}
+        predecessors = {self.maker[name] for name in self.reads[k] if name in self.maker}
         read = self._roots(self.reads[k])
-        found |= {self.stores[name] for name in read & self.stores.keys() if self.stores[name] < k}
+        predecessors |= {self.stores[name] for name in read & self.stores.keys() if self.stores[name] < k}
         if self.stores.get(defines(self.nodes[k])) == k:
-            found |= {r for r in self.input_readers[defines(self.nodes[k])] if r < k}
-        return found
+            predecessors |= {r for r in self.input_readers[defines(self.nodes[k])] if r < k}
+        return predecessors
 
     def _roots(self, names: Iterable[str]) -> set[str]:
         """Returns the values that own, or may own, the storage of the named values."""
@@ -167,8 +167,8 @@ class Fusion:
         for p in placed:
             if p.name in self.program.inputs:
                 name = p.name
-                found = [load for q in placed for load in q.node.body.loads]
-                old = [load for load in found if name in self.lifetimes.roots(load.buffer)]
+                loads = [load for q in placed for load in q.node.body.loads]
+                old = [load for load in loads if name in self.lifetimes.roots(load.buffer)]
                 as_views = any(load.buffer != name for load in old)  # views show the storage at other offsets
                 if old and (domain.columns or as_views or any(load.index != p.node.index for load in old)):
                     return False

@@ -26,15 +26,15 @@ from minidynamo.codegen.scheduling.lifetimes import Lifetimes, defines, reads, s
 def remove_unused(program: LoopProgram) -> LoopProgram:
     """Returns the program without dead loop nests, dead views and their buffers."""
     needed = {*names_in(program.outputs), *program.inputs}
-    kept: list[Node] = []
+    used: list[Node] = []
     for node in reversed(program.nodes):
         if defines(node) in needed or not _is_pure(node):
             needed.update(reads(node))
-            kept.append(node)
-    kept.reverse()
-    alive = {*program.inputs, *program.constants, *map(defines, kept)}
+            used.append(node)
+    used.reverse()
+    alive = {*program.inputs, *program.constants, *map(defines, used)}
     buffers = {name: b for name, b in program.buffers.items() if name in alive}
-    return dataclasses.replace(program, nodes=tuple(kept), buffers=buffers)
+    return dataclasses.replace(program, nodes=tuple(used), buffers=buffers)
 
 
 def _is_pure(node: Node) -> bool:

@@ -54,8 +54,8 @@ class Kernels:
 
 def _names(group: Group) -> dict[str, int]:
     """Returns the buffers of a group, each with its position in the order of appearance."""
-    found = dict.fromkeys(name for n in group.nodes for name in (n.out.name, *(load.buffer for load in n.body.loads)))
-    return {name: position for position, name in enumerate(found)}
+    names = dict.fromkeys(name for n in group.nodes for name in (n.out.name, *(load.buffer for load in n.body.loads)))
+    return {name: position for position, name in enumerate(names)}
 
 
 def _key(

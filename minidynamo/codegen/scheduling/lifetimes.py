@@ -21,17 +21,17 @@ Call = Kernel | Extern | GetItem
 
 def reads(node: Node | Kernel) -> tuple[str, ...]:
     """Returns the names that a node reads, each once, in order."""
-    found: Iterable[str]
+    names: Iterable[str]
     match node:
         case Kernel():
-            found = (buffer.name for buffer in node.reads)
+            names = (buffer.name for buffer in node.reads)
         case Loops():
-            found = (load.buffer for load in node.body.loads)
+            names = (load.buffer for load in node.body.loads)
         case GetItem():
-            found = (node.source,)
+            names = (node.source,)
         case Extern():
-            found = names_in((node.args, tuple(value for _, value in node.kwargs)))
-    return tuple(dict.fromkeys(found))
+            names = names_in((node.args, tuple(value for _, value in node.kwargs)))
+    return tuple(dict.fromkeys(names))
 
 
 def defines(node: Node) -> str:
@@ -76,10 +76,10 @@ class Liveness:
 
     @cached_property
     def _dying(self) -> dict[float, list[str]]:
-        found: dict[float, list[str]] = {}
+        dying: dict[float, list[str]] = {}
         for name, last in self.last_use.items():
-            found.setdefault(last, []).append(name)
-        return found
+            dying.setdefault(last, []).append(name)
+        return dying
 
 
 def analyze(

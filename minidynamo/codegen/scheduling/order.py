@@ -46,9 +46,9 @@ class _Uses:
 
     def shares(self, node: Node, segment: int) -> bool:
         """Returns whether another nest in a segment reads or computes an operand of a node."""
-        found = [k for root in self.roots(node) for k in self.positions[root]]
-        found += [k for name in reads(node) for k in self.definitions.get(name, ())]
-        return any(self.lifetimes.segments[k] == segment and isinstance(self.program.nodes[k], Loops) for k in found)
+        users = [k for root in self.roots(node) for k in self.positions[root]]
+        users += [k for name in reads(node) for k in self.definitions.get(name, ())]
+        return any(self.lifetimes.segments[k] == segment and isinstance(self.program.nodes[k], Loops) for k in users)
 
     def dies(self, root: str) -> bool:
         """Returns whether the program allocates and frees the memory."""
@@ -115,11 +115,11 @@ def _late(program: LoopProgram) -> LoopProgram:
 
 
 def _readers(program: LoopProgram) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
+    readers: dict[str, list[int]] = {}
     for k, node in enumerate(program.nodes):
         for name in reads(node):
-            found.setdefault(name, []).append(k)
-    return found
+            readers.setdefault(name, []).append(k)
+    return readers
 
 
 def _keeps_no_more(uses: _Uses, node: Node, position: int, first: int, moved_to: Mapping[int, int]) -> bool:

@@ -170,8 +170,8 @@ def bind(
     getter, getter_owner = lookup_on_class(kind, "__get__")
     if isinstance(getter, types.FunctionType):
         instance = receiver or ConstantVariable(None)
-        given = [instance, tx.wrap(cls, Constant(cls, cls.__name__))]
-        return tx.call_method(tx.wrap(found, source), "__get__", given, lazy=True)
+        arguments = [instance, tx.wrap(cls, Constant(cls, cls.__name__))]
+        return tx.call_method(tx.wrap(found, source), "__get__", arguments, lazy=True)
     if receiver is None:
         return tx.wrap(found, source)
     if issubclass(kind, _BECOME_METHODS):

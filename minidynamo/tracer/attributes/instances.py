@@ -106,8 +106,8 @@ def namespace_of(tx: Tracer, obj: ObjectVariable) -> VariableTracker:
     """Returns the object's own dictionary as a tracked dict; the same tracker each time."""
     table = attribute_table(tx, obj)
     if table is not None:
-        given = table if obj.shares is not None else tx.side_effects.attr(obj, "__dict__")
-        return given if isinstance(given, VariableTracker) else obj
+        replacement = table if obj.shares is not None else tx.side_effects.attr(obj, "__dict__")
+        return replacement if isinstance(replacement, VariableTracker) else obj
     if obj.namespace is None:
         real = attributes_of(tx, obj)
         if obj.value is not None and real is None:

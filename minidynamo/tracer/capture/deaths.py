@@ -60,8 +60,8 @@ def _is_bookkeeping(reference: Any) -> bool:
         return True
     callback = _callback_of(reference)
     if isinstance(callback, weakref.finalize):
-        found = callback.peek()
-        callback = None if found is None else found[1]
+        finalizer = callback.peek()
+        callback = None if finalizer is None else finalizer[1]
     if type(callback) is not types.FunctionType or "<locals>" not in callback.__qualname__:
         return False
     return str(callback.__module__).startswith("torch._")
@@ -81,9 +81,9 @@ def any_dying(
     # The references that are expected: the name below, and the call of getrefcount.
     known: dict[int, int] = {}
     dead: set[int] = set()
-    kept, room = [], _MOST
+    batches, room = [], _MOST
     while values:
-        kept.append(values)
+        batches.append(values)
         batch = []
         for part in values:
             identity = id(part)

@@ -31,11 +31,15 @@ def find_early_clears(
     for effect in effects:
         if (owner := _owner(effect)) is not None:
             by_owner.setdefault(owner, []).append(effect)
-    found: list[EarlyClear] = []
-    for given in inputs if by_owner else ():
-        if isinstance(given.variable, TensorVariable) and given.variable not in needed and given.source.base:
-            found += _emptied(given, by_owner.get(given.source.base, ()))
-    return tuple(sorted(found, key=_from_the_end))
+    clears: list[EarlyClear] = []
+    for graph_input in inputs if by_owner else ():
+        if (
+            isinstance(graph_input.variable, TensorVariable)
+            and graph_input.variable not in needed
+            and graph_input.source.base
+        ):
+            clears += _emptied(graph_input, by_owner.get(graph_input.source.base, ()))
+    return tuple(sorted(clears, key=_from_the_end))
 
 
 def _from_the_end(clear: EarlyClear) -> tuple[bool, int]:
@@ -57,9 +61,9 @@ def _owner(effect: Effect) -> Source | None:
     return None
 
 
-def _emptied(given: GraphInput, effects: Iterable[Effect]) -> Iterator[EarlyClear]:
+def _emptied(graph_input: GraphInput, effects: Iterable[Effect]) -> Iterator[EarlyClear]:
     """Yields the slot of a graph input, if an effect on the owner of the slot clears it."""
-    source = given.source
+    source = graph_input.source
     for effect in effects:
         match effect, source:
             case ContentsChanged(container), Item(key=key) | StorageItem(key=key):

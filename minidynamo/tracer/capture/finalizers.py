@@ -160,11 +160,11 @@ def _reads_more_than(tensor: TensorVariable) -> bool:
 
 def _held_by(roots: Iterable[VariableTracker], effects: SideEffects) -> Iterator[VariableTracker]:
     """Yields the values, their parts, and the values written to them."""
-    todo, found = [*roots], set[VariableTracker]()
+    todo, seen = [*roots], set[VariableTracker]()
     while todo:
         value = todo.pop()
-        if value not in found:
-            found.add(value)
+        if value not in seen:
+            seen.add(value)
             yield value
             if value.source is None or not isinstance(value, TupleVariable):
                 todo.extend(parts(value, effects))

@@ -211,9 +211,9 @@ _DISTRIBUTED = tuple(f"{handlers.__name__}.{name}" for name in ("collectives", "
 def register_all() -> None:
     """Imports every file of opcodes, handlers, polyfills and wrappers."""
     for package in (opcodes, handlers, polyfills, wrappers):
-        for found in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
-            if found.name not in _DISTRIBUTED or compat.HAS_DISTRIBUTED:
-                importlib.import_module(found.name)
+        for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+            if module.name not in _DISTRIBUTED or compat.HAS_DISTRIBUTED:
+                importlib.import_module(module.name)
 
 
 register_all()

@@ -154,8 +154,8 @@ def _first_operand(frame: Frame, end: Break) -> int:
 
 def _donated_lists(tx: Trace, request: FrameRequest) -> list[ListVariable]:
     """Returns the lists donated by the caller, read or not."""
-    found = [tx.wrap(value, source) for source, value in request.steal.items()]
-    return [variable for variable in found if isinstance(variable, ListVariable)]
+    variables = [tx.wrap(value, source) for source, value in request.steal.items()]
+    return [variable for variable in variables if isinstance(variable, ListVariable)]
 
 
 def _empty_donated(
@@ -169,7 +169,7 @@ def _empty_donated(
     Returns the donated lists that are in `needed`: after a break the frame still needs them.
     """
     donated_after_break: list[ListVariable] = []
-    handled = [given.variable for given in inputs if given.is_emptied]
+    handled = [graph_input.variable for graph_input in inputs if graph_input.is_emptied]
     sources = {value.source for value in needed}
     for variable in donated_lists:
         assert variable.source is not None

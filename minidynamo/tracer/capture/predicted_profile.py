@@ -46,15 +46,15 @@ Kwargs = Mapping[str, VariableTracker]
 def predicted(traced: TracedFrame, cut: Break, following: FramePoint, profile: FrameProfile) -> FrameProfile:
     """Returns the predicted profile of the frame point `following`, after the instruction at the cut; `profile` belongs
     to the present frame."""
-    found = _Facts(traced, profile)
+    facts = _Facts(traced, profile)
     for name, value in _values_by_parameter(cut, following).items():
-        found.add(value, Local(name))
+        facts.add(value, Local(name))
     if cut.diagnostic.code in _VARYING_RESULTS:
         pushed = _pushed(cut, following)
-        found.facts.numbers |= dict.fromkeys((stable_name(Local(name)) for name in pushed), None)
+        facts.facts.numbers |= dict.fromkeys((stable_name(Local(name)) for name in pushed), None)
         if profile.items.patterns:
-            found.facts.items.computed.update(pushed)
-    return found.facts
+            facts.facts.items.computed.update(pushed)
+    return facts.facts
 
 
 def predicted_of_callee(
@@ -63,22 +63,22 @@ def predicted_of_callee(
     """Returns the code of the function called through its own dispatcher at the cut, and the predicted profile of the
     arguments; `code` and `profile` belong to the present frame. Returns None for any other call."""
     callee = None if cut.compiled_callee is None else cut.stack[cut.compiled_callee]
-    given = _call_arguments(cut, code)
-    if not isinstance(callee, VariableTracker) or given is None:
+    arguments = _call_arguments(cut, code)
+    if not isinstance(callee, VariableTracker) or arguments is None:
         return None
-    function, args = _unbound(callee, given[0])
+    function, args = _unbound(callee, arguments[0])
     if isinstance(function, NestedFunctionVariable):
         callee_code, cells = function.code, function.closure
     elif isinstance(function, FunctionType):
         callee_code, cells = function.__code__, ()
     else:
         return None
-    found = _Facts(traced, profile)
-    for value, source in (*_bind(callee_code, args, given[1]), *zip(cells, map(Local, callee_code.co_freevars))):
-        found.add(value, source)
+    facts = _Facts(traced, profile)
+    for value, source in (*_bind(callee_code, args, arguments[1]), *zip(cells, map(Local, callee_code.co_freevars))):
+        facts.add(value, source)
         if isinstance(source, Local) and source.name in callee_code.co_cellvars:
-            found.add(value, CellContents(source))
-    return callee_code, found.facts
+            facts.add(value, CellContents(source))
+    return callee_code, facts.facts
 
 
 def sizes_left_behind(effects: SideEffects) -> FrameProfile:
@@ -86,12 +86,12 @@ def sizes_left_behind(effects: SideEffects) -> FrameProfile:
 
     Where the frame has read a tensor of another size, as in a cache that grows in each call, the size varies.
     """
-    found = FrameProfile()
+    left = FrameProfile()
     for source, value in _written_slots(effects):
         if isinstance(value, TensorVariable):
             sizes, strides = ([_current(n) for n in part] for part in (value.fake.shape, value.fake.stride()))
-            found.tensors[stable_name(source)] = (tuple(sizes), relative_strides(sizes, strides))
-    return found
+            left.tensors[stable_name(source)] = (tuple(sizes), relative_strides(sizes, strides))
+    return left
 
 
 def _written_slots(effects: SideEffects) -> Iterator[tuple[Source, object]]:

@@ -133,7 +133,9 @@ class RerunPrinter:
         """
         if self.checks or not self.traced.may_raise:
             return self.checks
-        takes = bool(self.early_clears) or any(not given.is_donated for given in self.emptied_lists.values())
+        takes = bool(self.early_clears) or any(
+            not graph_input.is_donated for graph_input in self.emptied_lists.values()
+        )
         if self.traced.user_may_catch or (self.has_other_effects and (takes or not self.emptied_lists)):
             return True
         if not takes:
@@ -143,7 +145,7 @@ class RerunPrinter:
     @property
     def has_other_effects(self) -> bool:
         """True if an effect is not on a cleared list or slot."""
-        emptied_lists = [given.variable for given in self.emptied_lists.values()]
+        emptied_lists = [graph_input.variable for graph_input in self.emptied_lists.values()]
         known = [clear.effect for clear in self.early_clears]
         return any(target_of(effect) not in emptied_lists and effect not in known for effect in self.effects)
 
@@ -160,7 +162,7 @@ class RerunPrinter:
     @functools.cached_property
     def emptied_lists(self) -> dict[int, GraphInput]:
         """The lists emptied by the graph, by position among the inputs."""
-        return {k: given for k, given in enumerate(self.traced.inputs) if given.is_emptied}
+        return {k: graph_input for k, graph_input in enumerate(self.traced.inputs) if graph_input.is_emptied}
 
     @functools.cached_property
     def early_clears(self) -> list[EarlyClear]:
@@ -252,10 +254,10 @@ class RerunPrinter:
         else:
             return []
         values = self.names.fresh("values")
-        given = f"[{', '.join(self.parameters)}]"
+        arguments = f"[{', '.join(self.parameters)}]"
         if self.drawn:
-            given = f"{self.names.constant(undrawn, 'undrawn')}({self.drawn}, {given})"
-        lines = [f"{values} = {given}", f"{self.args}.clear()"]
+            arguments = f"{self.names.constant(undrawn, 'undrawn')}({self.drawn}, {arguments})"
+        lines = [f"{values} = {arguments}", f"{self.args}.clear()"]
         lines += [f"del {', '.join(bound)}"] * bool(bound)  # these values may die during the run
         return [f"if {condition}:", *(f"    {line}" for line in [*lines, f"return {self.eager_run(values)}"])]
 
@@ -264,10 +266,10 @@ class RerunPrinter:
         `early_clears` and keeps the tensors in the slots."""
         self.taken = self.names.fresh("taken")
         held = []
-        for position, given in self.emptied_lists.items():
-            variable = given.variable
+        for position, graph_input in self.emptied_lists.items():
+            variable = graph_input.variable
             assert isinstance(variable, ListVariable) and variable.original is not None
-            present = set() if given.is_donated else {*variable.items.lazy()}
+            present = set() if graph_input.is_donated else {*variable.items.lazy()}
             left = [k for k, item in enumerate(variable.original) if item in present]
             keep = self.names.constant(HeldList, "HeldList")
             extra = [f"{self.args}[{position}]", repr((*left,)), hold]

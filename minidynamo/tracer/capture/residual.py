@@ -135,7 +135,7 @@ class _Program:
         self.known: dict[VariableTracker, str] = {}
         self.bound: list[str] = []  # names that hold values when the frame ends
         self.args = self.names.fresh("args")
-        self.inputs = [given.source for given in traced.inputs] if graph is not None else []
+        self.inputs = [graph_input.source for graph_input in traced.inputs] if graph is not None else []
         self.takes_inputs = sum(not is_argument_or_item(source) for source in self.inputs) >= MANY_INPUTS
         self.takes_inputs = self.takes_inputs and not self.draws
         #: inputs that the guards cannot pass on
@@ -169,7 +169,11 @@ class _Program:
         if isinstance(self.traced.exit, Return):
             return []
         leaving, _ = reachable(self.leaving, self.traced.side_effects)
-        lists = [given.variable for given in self.traced.inputs if given.is_emptied and given.variable in leaving]
+        lists = [
+            graph_input.variable
+            for graph_input in self.traced.inputs
+            if graph_input.is_emptied and graph_input.variable in leaving
+        ]
         changed = self.traced.side_effects.is_changed
         return [v for v in lists if isinstance(v, ListVariable) and not changed(v)]
 
@@ -235,9 +239,9 @@ class _Program:
         if recovers:
             lines += self.rerun_printer.hold(self.known, names)
         lasting = (name for name in self.parameters if Local(name) in self.traced.lasting)
-        kept = {*self.known.values(), *lasting}
-        self.bound += [name for name in names if name in kept]
-        dead = [name for name in names if name not in kept]
+        lasting_names = {*self.known.values(), *lasting}
+        self.bound += [name for name in names if name in lasting_names]
+        dead = [name for name in names if name not in lasting_names]
         return [*lines, f"del {', '.join(dead)}"] if dead else lines
 
     def read_inputs(self, reader: Reader, inputs: str, names: list[str]) -> list[Line]:

@@ -107,8 +107,8 @@ def _next(tx: Tracer, generator: VariableTracker, /) -> VariableTracker:
 def stop(tx: Tracer, generator: GeneratorVariable) -> NoReturn:
     """Raises the StopIteration that carries the generator's return value."""
     value = generator.returned
-    given = [] if value is None or is_none(tx, value) else [value]
-    tx.raises(ExceptionVariable(None, StopIteration, args=TupleVariable(given)))
+    arguments = [] if value is None or is_none(tx, value) else [value]
+    tx.raises(ExceptionVariable(None, StopIteration, args=TupleVariable(arguments)))
 
 
 # Exceptions from outside

@@ -130,8 +130,8 @@ def bind_arguments(
     def refuse() -> NoReturn:
         if title is None:
             tx.raises(TypeError(f"{code.co_name}() is called with other arguments than it takes"))
-        given = {name: None for name in keyword_only if keyword_default(name) is not None}
-        tx.raises(_python_error(code, title, len(args), kwargs, default_count, given), exact=True)
+        defaults = {name: None for name in keyword_only if keyword_default(name) is not None}
+        tx.raises(_python_error(code, title, len(args), kwargs, default_count, defaults), exact=True)
 
     count = code.co_argcount
     positional, keyword_only = code.co_varnames[:count], code.co_varnames[count : count + code.co_kwonlyargcount]

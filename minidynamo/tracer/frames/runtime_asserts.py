@@ -175,7 +175,7 @@ def can_be_rerun(traced: TracedFrame) -> bool:
     graph, writes = traced.graph, traced.writes
     if graph is None or not checks(graph):
         return True
-    if any(given.is_emptied for given in traced.inputs) or not all(map(only_computes, graph.graph.nodes)):
+    if any(graph_input.is_emptied for graph_input in traced.inputs) or not all(map(only_computes, graph.graph.nodes)):
         return False
     return writes is None or (writes.can_roll_back and not writes.are_recorded)
 

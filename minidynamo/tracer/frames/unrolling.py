@@ -136,13 +136,13 @@ def _unroll_items(tx: Tracer, sequence: SequenceVariable, what: str) -> None:
 
 def free_numbers(args: Iterable[VariableTracker]) -> list[NumberVariable]:
     """Returns the numbers among arguments, and among items of tuples and lists, that are not constants yet."""
-    found = []
+    numbers = []
     for arg in args:
         if isinstance(arg, NumberVariable) and arg.specialized is None:
-            found.append(arg)
+            numbers.append(arg)
         elif isinstance(arg, TupleVariable | ListVariable) and not isinstance(arg.items, LazyList):
-            found += free_numbers(arg.items)
-    return found
+            numbers += free_numbers(arg.items)
+    return numbers
 
 
 def depends_on_float(tx: Tracer, source: Source | None, value: object) -> bool:
@@ -199,19 +199,21 @@ def newly_constant(traced: TracedFrame, trip_counts: TripCounts) -> bool:
 def constants(traced: TracedFrame, guards: Iterable[Guard]) -> dict[Line, set[float | str]]:
     """Returns the specialized numbers, and texts of numbers, by the lines that need constants; `guards` are all guards
     of the frame."""
-    found: dict[Line, set[float | str]] = {}
+    by_line: dict[Line, set[float | str]] = {}
     for source, value, where in () if traced.shapes is None else traced.shapes.fixed(guards):
         lines = [where] if where is not None else _lines_that_take(traced, source)
         for line in lines:
             for part in (source, *source.bases()):
-                found.setdefault((line.filename, line.lineno, stable_name(part)), set()).add(value)
-    return found
+                by_line.setdefault((line.filename, line.lineno, stable_name(part)), set()).add(value)
+    return by_line
 
 
 def _lines_that_take(traced: TracedFrame, source: Source) -> list[UserLocation]:
     """Returns the lines whose operations read a number, or a value computed from the number: a backend may specialize
     at any."""
-    nodes = [given.node for given in traced.inputs if source in (given.source, *given.source.bases())]
+    nodes = [
+        graph_input.node for graph_input in traced.inputs if source in (graph_input.source, *graph_input.source.bases())
+    ]
     for node in nodes:
         if not isinstance(node.meta.get("example_value"), torch.Tensor):
             nodes += [user for user in node.users if user not in nodes]

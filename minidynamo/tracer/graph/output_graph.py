@@ -276,8 +276,8 @@ class OutputGraph:
         recorded = self._record(
             target, node_args, node_kwargs, result, mutates=bool(written), written=where, draws=draws
         )
-        given = kwargs.get("out")
-        return given if given is not None and result is fake_kwargs["out"] else recorded
+        out = kwargs.get("out")
+        return out if out is not None and result is fake_kwargs["out"] else recorded
 
     def real_tensors_in_calls(self) -> AbstractContextManager[None]:
         """Lets called Python functions read real tensors inside the block, such as parameters."""
@@ -313,7 +313,7 @@ class OutputGraph:
         node.meta.update(user_location=self.where(), example_value=result)
         node.meta.update(mutates=mutates, written_memory=written, draws=draws)
         if self.chosen and is_autograd_call(node):
-            self._refuse_chosen(tensors_in([given.meta["example_value"] for given in node.all_input_nodes]))
+            self._refuse_chosen(tensors_in([operand.meta["example_value"] for operand in node.all_input_nodes]))
         return self._track(result, node)
 
     def _track(self, result: Any, node: torch.fx.Node) -> VariableTracker:

@@ -147,10 +147,10 @@ class Lookups:
         """Returns whether all positions exist for these inputs, so that the graph will not raise."""
         with torch.inference_mode():
             try:
-                found = self._find(*(args[k] for k in self._positions)) if self._ranges else ()
+                tensors = self._find(*(args[k] for k in self._positions)) if self._ranges else ()
             except Exception:  # a position of positions is out of range; the graph will raise
                 return False
-            return all(_are_in_range(tensor, *each) for tensor, each in zip(found, self._ranges))
+            return all(_are_in_range(tensor, *each) for tensor, each in zip(tensors, self._ranges))
 
     @functools.cached_property
     def _find(self) -> Callable[..., Sequence[torch.Tensor]]:
@@ -332,13 +332,13 @@ class _Finder:
     def placeholders_of(self, nodes: Any) -> dict[torch.fx.Node, int]:
         """Returns the inputs of the root that nodes depend on, with their positions."""
         pending = nodes_in(nodes)
-        found: dict[torch.fx.Node, None] = {}
+        reached: dict[torch.fx.Node, None] = {}
         while pending:
             node = pending.pop()
-            if node not in found:
-                found[node] = None
+            if node not in reached:
+                reached[node] = None
                 pending += node.all_input_nodes
-        return {node: k for k, node in enumerate(self.root.graph.find_nodes(op="placeholder")) if node in found}
+        return {node: k for k, node in enumerate(self.root.graph.find_nodes(op="placeholder")) if node in reached}
 
 
 _INTEGERS = (torch.int32, torch.int64)
@@ -385,15 +385,15 @@ def _classes(x: Any, target: Any, *rest: Any, **named: Any) -> list[Range]:
 
 
 def _subscript(x: Any, key: Any, *rest: Any) -> list[Range] | None:
-    found, shape = [], _value(x).shape
+    ranges, shape = [], _value(x).shape
     parts = key if isinstance(key, tuple) else (key,)
     for dim, part in enumerate(part for part in parts if part is not None):
         if isinstance(part, torch.fx.Node):
             if isinstance(part.meta["example_value"], torch.Tensor):
-                found.append((part, -shape[dim], shape[dim]))
+                ranges.append((part, -shape[dim], shape[dim]))
         elif not isinstance(part, int | slice) or isinstance(part, bool):
             return None
-    return found
+    return ranges
 
 
 def _indices(x: Any, indices: Any, *rest: Any) -> list[Range] | None:

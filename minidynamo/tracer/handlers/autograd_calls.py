@@ -234,9 +234,9 @@ def _gradients(
     for tensor in tx.unpack(inputs) if isinstance(inputs, TupleVariable) else [inputs]:
         if isinstance(tensor, TensorVariable):
             _check_unwritten(tx, tensor, "torch.autograd.grad()")
-    given = [] if grad_outputs is None else [_tensor_or_tuple(tx, grad_outputs)]
+    output_gradients = [] if grad_outputs is None else [_tensor_or_tuple(tx, grad_outputs)]
     try:
-        results = tx.emit(gradients, [outputs, inputs, *given], options)
+        results = tx.emit(gradients, [outputs, inputs, *output_gradients], options)
         lacks_gradient = any(isinstance(result, ConstantVariable) for result in tx.unpack(results))
     except GraphBreak as error:
         if error.diagnostic.code != "MD202" or not _has_outside_history(tx):

@@ -96,8 +96,10 @@ def _returns_none(function: object) -> bool:
     if not isinstance(function, types.FunctionType) or function.__code__.co_flags & _SUSPENDED:
         return False
     code = decode(function.__code__)
-    given = [code[at - 1] if each.opname == "RETURN_VALUE" else each for at, each in enumerate(code) if _returns(each)]
-    return all(each.opname in ("LOAD_CONST", "RETURN_CONST") and each.argval is None for each in given)
+    returned = [
+        code[at - 1] if each.opname == "RETURN_VALUE" else each for at, each in enumerate(code) if _returns(each)
+    ]
+    return all(each.opname in ("LOAD_CONST", "RETURN_CONST") and each.argval is None for each in returned)
 
 
 def _returns(instruction: Instruction) -> bool:
@@ -140,8 +142,8 @@ def _call_on_symbolic_numbers(
 
     The cache has a result per number, so containers in the traced result are stand-ins.
     """
-    given = [*args, *kwargs.values()]
-    if not all(map(_is_constant, given)):
+    arguments = [*args, *kwargs.values()]
+    if not all(map(_is_constant, arguments)):
         refuse("an argument may have changed since the cache got its result")
     before = frozenset(tx.graph.graph.nodes)
     with without_side_effects(tx, refuse):
@@ -151,7 +153,7 @@ def _call_on_symbolic_numbers(
         refuse("it computes tensors of numbers that vary")
     if not _reads_constants_only(tx, cached):
         refuse("it reads more than its arguments, which may have changed since the cache got its result")
-    real = [_current_value(each, refuse) for each in given]
+    real = [_current_value(each, refuse) for each in arguments]
     cached_value = call_or_none(cached, *real[: len(args)], **dict(zip(kwargs, real[len(args) :])))
     if repr(cached_value) != repr(_current_value(result, refuse)):
         refuse("the cache has another result")
@@ -212,14 +214,14 @@ def _containers(variable: VariableTracker) -> Iterator[ListVariable | DictVariab
 def _cached_result(
     tx: Tracer,
     cached: BuiltinVariable,
-    given: Sequence[VariableTracker],
+    arguments: Sequence[VariableTracker],
     result_source: Called | None,
     refuse: Callable[[str], NoReturn],
 ) -> VariableTracker:
     """Calls the function and tracks the object that the cache holds."""
     if result_source is None:
         refuse("an argument is made by the program, and the cache would keep it")
-    made_of_constants = all(map(_is_constant, given)) and _reads_constants_only(tx, cached.value)
+    made_of_constants = all(map(_is_constant, arguments)) and _reads_constants_only(tx, cached.value)
     if _has_outside_effects(tx) and not made_of_constants:
         refuse("something was changed before, which the function would have to see")
     if tx.graph.subgraph is not None:

@@ -46,8 +46,8 @@ def _partial(
         tx.raises(TypeError("the first argument must be callable"), exact=True)
     inner = _flattened_partial(tx, function)
     if inner is not None:
-        given = {str(key.token): value for key, value in inner.keywords.items.lazy().items()}
-        merged = _partial(tx, inner.function, *inner.args.items.lazy(), *args, **{**given, **keywords})
+        inherited = {str(key.token): value for key, value in inner.keywords.items.lazy().items()}
+        merged = _partial(tx, inner.function, *inner.args.items.lazy(), *args, **{**inherited, **keywords})
         assert isinstance(merged, PartialVariable)
         merged.args = merged.args if args else inner.args
         return merged
@@ -176,8 +176,8 @@ def _update_wrapper(
             why="Only functions made while tracing can be given another name and documentation.",
             fix="Wrap the function outside of the compiled function.",
         )
-    given = functools.WRAPPER_ASSIGNMENTS if assigned is None else expect_constant(tx, assigned, "`assigned`")
-    for name in given:
+    names = functools.WRAPPER_ASSIGNMENTS if assigned is None else expect_constant(tx, assigned, "`assigned`")
+    for name in names:
         value = _attribute(tx, wrapped, name)
         if value is not None:
             put(name, value)
@@ -235,8 +235,8 @@ def _wraps(
     updated: VariableTracker | None = None,
 ) -> VariableTracker:
     keywords = {"wrapped": wrapped, "assigned": assigned, "updated": updated}
-    given = {name: value for name, value in keywords.items() if value is not None}
-    return tx.call(functools.partial, [tx.wrap(functools.update_wrapper, None)], given)
+    options = {name: value for name, value in keywords.items() if value is not None}
+    return tx.call(functools.partial, [tx.wrap(functools.update_wrapper, None)], options)
 
 
 @registry.function(best_match)
@@ -265,10 +265,10 @@ def _getter(cls: type, polyfill: Callable[..., Any]) -> None:
     def call_outside(
         tx: Tracer, getter: BuiltinVariable, /, *args: VariableTracker, **kwargs: VariableTracker
     ) -> VariableTracker:
-        constructor, given = getter.value.__reduce__()
+        constructor, arguments = getter.value.__reduce__()
         named = constructor.keywords if isinstance(constructor, functools.partial) else {}
         first = constructor.args if isinstance(constructor, functools.partial) else ()
-        made_of = [tx.wrap(arg, None) for arg in (*first, *given)]
+        made_of = [tx.wrap(arg, None) for arg in (*first, *arguments)]
         return _get(tx, made_of, {name: tx.wrap(value, None) for name, value in named.items()}, args, kwargs)
 
     def _get(

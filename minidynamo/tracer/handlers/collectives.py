@@ -92,17 +92,17 @@ def _mesh_question(question: Callable[..., Any]) -> registry.Handler:
         values = [expect_constant(tx, arg, "an argument of a method of DeviceMesh") for arg in args]
         named = {name: expect_constant(tx, arg, f"`{name}` of a method of DeviceMesh") for name, arg in kwargs.items()}
         try:
-            found = question(mesh.value, *values, **named)
+            answer = question(mesh.value, *values, **named)
         except Exception as error:
             tx.raises(error)
         if mesh.source is None:
-            return tx.wrap(found, None)
+            return tx.wrap(answer, None)
         facts = compat.mesh_facts(mesh.value)
         tx.guard(Called(Constant(compat.mesh_facts, "mesh_facts"), (mesh.source,)), GuardKind.EQUALS, facts)
-        if isinstance(found, dist.ProcessGroup | DeviceMesh):
-            given = [mesh.source, *(Constant(value, "argument") for value in (*values, *named.values()))]
-            return tx.wrap(found, Called(Constant(question, question.__name__), tuple(given), tuple(named)))
-        return from_constant(found)
+        if isinstance(answer, dist.ProcessGroup | DeviceMesh):
+            arguments = [mesh.source, *(Constant(value, "argument") for value in (*values, *named.values()))]
+            return tx.wrap(answer, Called(Constant(question, question.__name__), tuple(arguments), tuple(named)))
+        return from_constant(answer)
 
     return ask
 

@@ -73,7 +73,7 @@ def _apply(tx: Tracer, cls: VariableTracker, *args: VariableTracker, **kwargs: V
         _refuse(tx, cls.value, what)
 
     tensors = [arg for arg in args if isinstance(arg, TensorVariable)]
-    given = tuple(eager_backward.as_argument(tx, arg) for arg in args)
+    arguments = tuple(eager_backward.as_argument(tx, arg) for arg in args)
     trains = torch.is_grad_enabled() and any(tx.graph.use(tensor).requires_grad for tensor in tensors)
     with (
         tx.graph.open_subgraph(tensors, takes_numbers=True) as trial,
@@ -81,7 +81,7 @@ def _apply(tx: Tracer, cls: VariableTracker, *args: VariableTracker, **kwargs: V
         without_changed_reads(tx, args, refuse),
         eager_backward.without_grad(tx),
     ):
-        ctx, result = _forward(tx, cls, given)
+        ctx, result = _forward(tx, cls, arguments)
         if trial.changed_facts() is not None:
             refuse("it changes the shape of a tensor")
         if trains and not eager_backward.runs_eagerly(cls.value):
@@ -120,12 +120,12 @@ def _objects(tx: Tracer, args: Sequence[VariableTracker]) -> dict[int, Callable[
 
     The objects are guarded by identity, and not kept alive.
     """
-    found: dict[int, Callable[[], Any]] = {}
+    objects: dict[int, Callable[[], Any]] = {}
     for position, arg in enumerate(args):
         if isinstance(arg, _FUNCTIONS) or (isinstance(arg, _OBJECTS) and arg.source is not None):
             tx.guard(arg.source, GuardKind.IDENTITY, arg.value)
-            found[position] = _weak(arg.value)
-    return found
+            objects[position] = _weak(arg.value)
+    return objects
 
 
 def _weak(value: object) -> Callable[[], Any]:
@@ -144,8 +144,8 @@ def _reads_outside(
     tx: Tracer, trial: Subgraph, args: Sequence[VariableTracker], refuse: Callable[[str], object]
 ) -> bool:
     """Returns whether a Function reads tensors that are not among the arguments, such as the parameters of a module."""
-    given, _ = reachable(args, tx.side_effects)
-    others = {*trial.tensors} - {*given}
+    arguments, _ = reachable(args, tx.side_effects)
+    others = {*trial.tensors} - {*arguments}
     if any(tensor.source is None for tensor in others):
         refuse("it reads a tensor of the frame that is not an argument")
     return bool(others)

@@ -102,18 +102,18 @@ def _inputs(
 
     Returns None if the operator has keyword-only arguments, or lists of tensors, whose gradients are nested.
     """
-    found = []
+    inputs = []
     for position, parameter in enumerate(compat.schema_of(op).arguments):
         if parameter.kwarg_only or (position >= len(args) and parameter.name not in kwargs):
             if parameter.kwarg_only or not parameter.has_default_value():
                 return None
-            found.append(from_constant(parameter.default_value))
+            inputs.append(from_constant(parameter.default_value))
             continue
         arg = args[position] if position < len(args) else kwargs[parameter.name]
         if not isinstance(arg, TensorVariable | ConstantVariable | NumberVariable):
             return None
-        found.append(eager_backward.as_argument(tx, arg))
-    return found
+        inputs.append(eager_backward.as_argument(tx, arg))
+    return inputs
 
 
 def _eager_call(operator: OpOverload | OpOverloadPacket) -> Callable[..., object]:

@@ -39,10 +39,10 @@ def _function_field(tx: Tracer, function: NestedFunctionVariable, name: str) -> 
 
 def annotations_of(function: NestedFunctionVariable) -> DictVariable:
     """Returns the dict of annotations, and creates it on first use."""
-    given = function.annotations
-    if isinstance(given, DictVariable):
-        return given
-    items = given.items if isinstance(given, TupleVariable) else []  # names and values alternate
+    annotations = function.annotations
+    if isinstance(annotations, DictVariable):
+        return annotations
+    items = annotations.items if isinstance(annotations, TupleVariable) else []  # names and values alternate
     variable = DictVariable({key_of(name): value for name, value in zip(items[::2], items[1::2])})
     function.annotations = variable
     return variable

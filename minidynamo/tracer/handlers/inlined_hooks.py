@@ -127,8 +127,8 @@ def inline_hooks(tx: Tracer, returned: Iterable[VariableTracker]) -> None:
         return
     journal = tx.side_effects.journal
     tx.side_effects.journal = [effect for effect in journal if effect not in found.values()]
-    kept, _ = reachable(returned, tx.side_effects)
-    if not all(_is_unseen(tx, handle, {*kept}) for handle in hooks):
+    reachable_values, _ = reachable(returned, tx.side_effects)
+    if not all(_is_unseen(tx, handle, {*reachable_values}) for handle in hooks):
         tx.side_effects.journal = journal
         return
     for handle in hooks:

@@ -204,12 +204,12 @@ def _tee(tx: Tracer, *args: VariableTracker) -> VariableTracker:
 
 @registry.function(itertools.islice)
 def _islice(tx: Tracer, iterable: VariableTracker, /, *bounds: VariableTracker) -> VariableTracker:
-    given = [expect_constant(tx, bound, "a bound of `islice`") for bound in bounds]
+    limits = [expect_constant(tx, bound, "a bound of `islice`") for bound in bounds]
     try:
-        itertools.islice((), *given)
+        itertools.islice((), *limits)
     except (TypeError, ValueError) as error:
         tx.raises(error)
-    start, stop, step = (0, *given, 1) if len(given) == 1 else (*given, 1)[:3]
+    start, stop, step = (0, *limits, 1) if len(limits) == 1 else (*limits, 1)[:3]
     iterator = tx.call(iter, [iterable])
     return SliceIterator(iterator, start or 0, None if stop is None else stop, 1 if step is None else step)
 

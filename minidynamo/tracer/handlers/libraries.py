@@ -66,14 +66,14 @@ registry.method(bytes, "join")(_join(bytes))
 def _matches(
     tx: Tracer, find: Callable[..., Any], args: tuple[VariableTracker, ...], kwargs: dict[str, VariableTracker]
 ) -> VariableTracker:
-    given = (*args, *kwargs.values())
+    arguments = (*args, *kwargs.values())
     try:
         found = [*find(*map(as_constant, args), **{name: as_constant(arg) for name, arg in kwargs.items()})]
     except NotConstant as error:
         tx.break_graph("MD208", f"re.finditer() is called with {an(str(error))}", why="It is only known when it runs.")
     except (TypeError, re.error) as error:
         tx.raises(error)
-    matches = SequenceIterator(Slots(constant(match, *given) for match in found))
+    matches = SequenceIterator(Slots(constant(match, *arguments) for match in found))
     return LibraryIterator(CALLABLE_ITERATOR, matches, find, args, kwargs, items_taken=0)
 
 

@@ -299,16 +299,16 @@ def _reverse(tx: Tracer, items: Slots, /) -> None:
 @registry.accepts_lazy("value")
 def _setitem(tx: Tracer, self: ListVariable, key: VariableTracker, value: VariableTracker, /) -> VariableTracker:
     index = _written_index(tx, self.cls, key)
-    given: Any = unpack_lazy(tx, value.realize()) if isinstance(index, slice) else value
+    new_value: Any = unpack_lazy(tx, value.realize()) if isinstance(index, slice) else value
     try:
-        self.items[index] = given
+        self.items[index] = new_value
     except (IndexError, ValueError) as error:
         if isinstance(self.items, LazyList):
             tx.raises(without_message(type(error)))
         # A list of equal length raises the error with Python's message.
         storage = self.cls([None] * len(self.items))
         try:
-            storage[index] = [None] * len(given) if isinstance(index, slice) else None
+            storage[index] = [None] * len(new_value) if isinstance(index, slice) else None
         except (IndexError, ValueError) as said:
             tx.raises(said, exact=True)
         raise

@@ -33,8 +33,8 @@ def names_of_caller(tx: Tracer) -> VariableTracker:
     _FRAMES_WITH_LOCALS.add(frame)
     code = frame.code
     names = dict.fromkeys((*code.co_varnames, *code.co_cellvars, *code.co_freevars))
-    found = {name: frame.read(name) for name in names}
-    return DictVariable({key_of(constant(name)): value for name, value in found.items() if value is not None})
+    bound = {name: frame.read(name) for name in names}
+    return DictVariable({key_of(constant(name)): value for name, value in bound.items() if value is not None})
 
 
 def _count_locals_loads(frame: Frame) -> int:

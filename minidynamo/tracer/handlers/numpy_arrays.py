@@ -64,7 +64,7 @@ def run(tx: Tracer, function: Callable[..., Any], args: Sequence[VariableTracker
             tx.break_graph("MD208", f"{name} writes to an array", why="Arrays are only read while tracing.")
         tx.raises(tracked(error, tx.side_effects, exact=same_message(error)))
     if type(result) is np.ndarray:
-        if any(np.may_share_memory(result, given) for given in _arrays([*plain, *named.values()])):
+        if any(np.may_share_memory(result, array) for array in _arrays([*plain, *named.values()])):
             tx.break_graph(
                 "MD208", f"{name} returns a second array over the same memory", why="Writes to one change both."
             )
@@ -233,8 +233,8 @@ def _element(tx: Tracer, method: Callable[..., Any], array: VariableTracker, *in
         tx.raises(error, exact=True)
     if isinstance(value, np.ndarray):
         _refuse_read(tx, "a part of an external ndarray is read")
-    given = [Constant(index, str(index)) for index in indices]
-    return tx.wrap(value, Element(Constant(method, f"numpy.ndarray.{method.__name__}"), (source, *given)))
+    positions = [Constant(index, str(index)) for index in indices]
+    return tx.wrap(value, Element(Constant(method, f"numpy.ndarray.{method.__name__}"), (source, *positions)))
 
 
 def _refuse_read(tx: Tracer, what: str) -> NoReturn:

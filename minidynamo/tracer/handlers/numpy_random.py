@@ -91,19 +91,19 @@ def _call(
 ) -> VariableTracker:
     """Lets the residual program call a method with constants; `real` serves capture instead of the receiver."""
     try:
-        given = [as_constant(arg) for arg in args]
+        values = [as_constant(arg) for arg in args]
         named = {name: as_constant(value) for name, value in kwargs.items()}
     except NotConstant:
         tx.break_graph("MD206", what, why="It is called with values that are only known when the program runs.")
     try:
-        example = method(real, *given, **named)
+        example = method(real, *values, **named)
     except Exception as error:
         tx.raises(error)
     if type(example) is not np.ndarray or example.base is not None or not receiver.source or not generator:
         tx.break_graph("MD206", what, why="It returns no new array.", fix=HINTS_BY_CLASS.get("Random", ""))
-    slots = [f"{{{number}}}" for number in range(2, 2 + len(given))]
-    slots += [f"{name}={{{number}}}" for number, name in enumerate(named, 2 + len(given))]
-    operands = [_operand(value) for value in (*given, *named.values())]
+    slots = [f"{{{number}}}" for number in range(2, 2 + len(values))]
+    slots += [f"{name}={{{number}}}" for number, name in enumerate(named, 2 + len(values))]
+    operands = [_operand(value) for value in (*values, *named.values())]
     template = f"{{0}}({', '.join(['{1}', *slots])})"
     call = computed_text(template, Constant(method, method.__name__), receiver.source, *operands)
     if call is None:

@@ -212,5 +212,7 @@ def _same_method(tx: Tracer, self: VariableTracker, other: VariableTracker) -> V
 @registry.method(type, "__subclasses__")
 def _subclasses(tx: Tracer, cls: ClassVariable) -> VariableTracker:
     source = cls.source or Constant(cls.value, cls.value.__name__)
-    found = tx.wrap(cls.value.__subclasses__(), Called(Constant(type.__subclasses__, "type.__subclasses__"), (source,)))
-    return ListVariable(tx.unpack(found))
+    subclasses = tx.wrap(
+        cls.value.__subclasses__(), Called(Constant(type.__subclasses__, "type.__subclasses__"), (source,))
+    )
+    return ListVariable(tx.unpack(subclasses))

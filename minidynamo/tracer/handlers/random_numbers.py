@@ -49,22 +49,22 @@ _MAX_OPTIONS = 4096
 
 def _draw(method: Callable[..., Any], tx: Tracer, generator: VariableTracker, /, *args: Any, **kwargs: Any) -> Any:
     name = method.__name__
-    given: list[VariableTracker] = [*args, *kwargs.values()]
-    why = _reason_against_draw(tx, name, generator, given)
+    arguments: list[VariableTracker] = [*args, *kwargs.values()]
+    why = _reason_against_draw(tx, name, generator, arguments)
     if why:
         tx.break_graph("MD206", f"Random.{name} is used", why=why, fix=HINTS_BY_CLASS["Random"])
     generator_source, draws = generator.source, tx.side_effects.draws
     assert generator_source is not None
     for called in (name, *_CALLED_METHODS):
         tx.guard(generator_source, GuardKind.NO_INSTANCE_ATTR, called)
-    values = [value_here(v) if isinstance(v, NumberVariable) else as_constant(v) for v in given]
+    values = [value_here(v) if isinstance(v, NumberVariable) else as_constant(v) for v in arguments]
     try:
         example = method(random.Random(len(draws)), *values[: len(args)], **dict(zip(kwargs, values[len(args) :])))
     except Exception as error:
         tx.raises(error)
     parameters = ["{1}", *(f"{{{n}}}" for n in range(2, len(args) + 2))]
     parameters += [f"{key}={{{n}}}" for n, key in enumerate(kwargs, len(args) + 2)]
-    call = computed_text(f"{{0}}({', '.join(parameters)})", Constant(method, name), generator_source, *given)
+    call = computed_text(f"{{0}}({', '.join(parameters)})", Constant(method, name), generator_source, *arguments)
     if call is None or type(example) not in (int, float, type(None)):
         tx.break_graph("MD206", f"Random.{name} is used", why="Its result is no plain number.")
     number = record_draw(tx, generator_source, call, has_result=example is not None)
@@ -102,7 +102,7 @@ def _new_nodes(graph: torch.fx.Graph) -> Iterator[torch.fx.Node]:
     return itertools.takewhile(lambda node: "drawn_behind" not in node.meta, reversed(graph.nodes))
 
 
-def _reason_against_draw(tx: Tracer, name: str, generator: VariableTracker, given: list[VariableTracker]) -> str:
+def _reason_against_draw(tx: Tracer, name: str, generator: VariableTracker, arguments: list[VariableTracker]) -> str:
     """Returns the reason why the number cannot be drawn before the graph runs; "" if it can."""
     if not isinstance(generator, OpaqueVariable) or type(generator.value) is not random.Random:
         return "minidynamo passes objects of this class on but cannot look into them."
@@ -111,7 +111,7 @@ def _reason_against_draw(tx: Tracer, name: str, generator: VariableTracker, give
     why = reason_against_early_call(tx)
     if why:
         return why
-    for argument in given:
+    for argument in arguments:
         if isinstance(argument, NumberVariable):
             if name not in _ANY_NUMBER_METHODS:
                 return "It is called with numbers that vary, for some of which it raises."

@@ -80,8 +80,10 @@ def _needs_no_conversion(
 ) -> bool:
     """Returns whether TorchScript converts no argument."""
     try:
-        given = inspect.signature(original).bind(*args, **kwargs).arguments
+        arguments = inspect.signature(original).bind(*args, **kwargs).arguments
     except TypeError:
         return False
     declared = {argument.name: str(argument.type) for argument in scripted.schema.arguments}
-    return all(value.python_type in _DECLARED_CLASSES.get(declared.get(name, ""), ()) for name, value in given.items())
+    return all(
+        value.python_type in _DECLARED_CLASSES.get(declared.get(name, ""), ()) for name, value in arguments.items()
+    )

@@ -148,9 +148,9 @@ def _is_empty(tx: Tracer, storage: StorageVariable) -> bool:
 
 def _fits_known_tensors(tx: Tracer, nbytes: VariableTracker, storage: StorageVariable) -> bool:
     """Returns whether the known tensors of a storage fit into `nbytes`."""
-    given = nbytes.value if isinstance(nbytes, NumberVariable | ConstantVariable) else 0
+    size = nbytes.value if isinstance(nbytes, NumberVariable | ConstantVariable) else 0
     tensors = [storage.of, *([storage.owner] if storage.owner is not None else [])]
-    return all(bool(given >= tx.graph.use(tensor).untyped_storage().nbytes()) for tensor in tensors)
+    return all(bool(size >= tx.graph.use(tensor).untyped_storage().nbytes()) for tensor in tensors)
 
 
 def _refuse_partial(tx: Tracer, what: str) -> None:

@@ -64,8 +64,8 @@ def _new_tensor(tx: Tracer, self: TensorVariable, *args: VariableTracker, **kwar
     if len(args) != 1 or not involves_number(args[0]) or not kwargs.keys() <= {"dtype", "device"}:
         return tx.emit("new_tensor", [self, *args], kwargs)
     for name in ("dtype", "device"):
-        given = kwargs.get(name)
-        if given is None or (isinstance(given, ConstantVariable) and given.value is None):
+        option = kwargs.get(name)
+        if option is None or (isinstance(option, ConstantVariable) and option.value is None):
             kwargs[name] = tx.getattr(self, name)
     return tx.call(torch.tensor, args, kwargs)
 

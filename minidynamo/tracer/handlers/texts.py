@@ -33,11 +33,11 @@ def _percent(tx: Tracer, self: VariableTracker, values: VariableTracker, /) -> V
         assert text is not None
         return text
     pieces = str(expect_constant(tx, self, "a format")).split("%s")
-    given = values.items.lazy() if isinstance(values, TupleVariable) and values.cls is tuple else [values]
-    if "%" in "".join(pieces) or len(given) != len(pieces) - 1:
+    operands = values.items.lazy() if isinstance(values, TupleVariable) and values.cls is tuple else [values]
+    if "%" in "".join(pieces) or len(operands) != len(pieces) - 1:
         _refuse_objects(tx)
     texts: list[VariableTracker] = [constant(pieces[0])]
-    for value, piece in zip(given, pieces[1:]):
+    for value, piece in zip(operands, pieces[1:]):
         texts += [tx.call(str, [value]), constant(piece)]
     return tx.call_method(constant(""), "join", [TupleVariable(texts)])
 

@@ -127,15 +127,15 @@ def _max_pool1d(
     fake result has the layout of the kernel that also returns indices, whose results are views. The separate kernel
     would specialize all sizes, so symbolic sizes use the kernel with indices, which returns the same values.
     """
-    given = args[0] if args else kwargs.get("input")
+    x = args[0] if args else kwargs.get("input")
     indices = args[6] if len(args) > 6 else kwargs.get("return_indices")
-    if not isinstance(given, TensorVariable) or (indices is not None and tx.truth(indices)):
+    if not isinstance(x, TensorVariable) or (indices is not None and tx.truth(indices)):
         return tx.emit(function, args, kwargs)
-    fake = tx.graph.use(given)
+    fake = tx.graph.use(x)
     differentiated = fake.requires_grad and torch.is_grad_enabled()
     plain = not differentiated and fake.device.type == "cpu"
     if plain and not fake.is_contiguous():
-        rows = tx.call_method(given, "contiguous", [])
+        rows = tx.call_method(x, "contiguous", [])
         args, kwargs = ((rows, *args[1:]), kwargs) if args else (args, {**kwargs, "input": rows})
     if any(isinstance(size, torch.SymInt) for size in fake.shape):
         kwargs = {name: value for name, value in kwargs.items() if name != "return_indices"}
@@ -159,9 +159,9 @@ def _recurrent(
     function: Callable[..., Any], tx: Tracer, *args: VariableTracker, **kwargs: VariableTracker
 ) -> VariableTracker:
     """Emits a recurrent layer, which fake tensors unroll. With a packed sequence, the second argument is its sizes."""
-    given, packed = args[0] if args else None, len(args) > 2 and isinstance(args[2], TensorVariable | TupleVariable)
-    if isinstance(given, TensorVariable) and not packed:
-        shape, batch_first = tx.graph.use(given).shape, len(args) > 8 and tx.truth(args[8])
+    x, packed = args[0] if args else None, len(args) > 2 and isinstance(args[2], TensorVariable | TupleVariable)
+    if isinstance(x, TensorVariable) and not packed:
+        shape, batch_first = tx.graph.use(x).shape, len(args) > 8 and tx.truth(args[8])
         steps = shape[batch_first] if len(shape) == 3 else 1
         unroll(tx, size_here(steps), f"{function.__name__}()", varies=isinstance(steps, torch.SymInt))
     return tx.emit(function, args, kwargs)

@@ -195,13 +195,13 @@ def _transformed(
     seen: set[TensorVariable] = set()
     args, kwargs = distinct_tensors(tx, args, seen), distinct_tensors(tx, kwargs, seen)
     assert isinstance(args, TupleVariable) and isinstance(kwargs, DictVariable)
-    given = given_tensors(args, kwargs, refuse)
+    tensors = given_tensors(args, kwargs, refuse)
     dims = _dims(tx, real, plain, args, kwargs, refuse)
     followed = _differentiated(real, plain, args)
-    how = {tensor: (dim, tensor in followed) for tensor, dim in zip(given, dims)}
+    how = {tensor: (dim, tensor in followed) for tensor, dim in zip(tensors, dims)}
     traced = trace_transformed(tx, name, function, args, kwargs, how, derivative=real in _DERIVATIVES)
     transformation = Transformation(real, plain, traced.args, traced.kwargs, traced.result)
-    return emit_transform(tx, transformation, name, traced.subgraph, [*traced.captured, *given], refuse)
+    return emit_transform(tx, transformation, name, traced.subgraph, [*traced.captured, *tensors], refuse)
 
 
 def _tangents_convert(args: VariableTracker) -> bool:
@@ -229,10 +229,10 @@ class TracedFunction:
 
 def given_tensors(args: VariableTracker, kwargs: VariableTracker, refuse: Refuse) -> list[TensorVariable]:
     """Returns the tensors among the arguments of a transformed function."""
-    given = [leaf for leaf in leaves(TupleVariable([args, kwargs])) if isinstance(leaf, TensorVariable)]
-    if not given:
+    tensors = [leaf for leaf in leaves(TupleVariable([args, kwargs])) if isinstance(leaf, TensorVariable)]
+    if not tensors:
         refuse("its arguments are no tensors")
-    return given
+    return tensors
 
 
 def trace_transformed(
@@ -505,11 +505,11 @@ def _vjp_at(
     options = {"has_aux": tx.truth(has_aux)}
     args = distinct_tensors(tx, primals, set())
     assert isinstance(args, TupleVariable)
-    given = given_tensors(args, DictVariable({}), refuse)
+    tensors = given_tensors(args, DictVariable({}), refuse)
     traced = trace_transformed(
-        tx, "vjp", function, args, DictVariable({}), dict.fromkeys(given, (None, True)), derivative=True
+        tx, "vjp", function, args, DictVariable({}), dict.fromkeys(tensors, (None, True)), derivative=True
     )
-    inputs = [*traced.captured, *given]
+    inputs = [*traced.captured, *tensors]
     module = tx.graph.module_of(traced.subgraph)
     fakes: list[Any] = [*map(tx.graph.example, inputs)]
     if draws_random_numbers(module, fakes, fakes[-1].fake_mode):
@@ -521,7 +521,7 @@ def _vjp_at(
         traced.subgraph,
         module,
         inputs,
-        len(given),
+        len(tensors),
         tuple(map(_version, inputs)),
         settings(),
     )
@@ -559,8 +559,8 @@ def _call_pull_back(
     why = why_stale(self, settings())
     if why:
         refuse(why)
-    given = {value for value in self.inputs[-self.primals :] if isinstance(value, TensorVariable)}
-    cotangents = distinct_tensors(tx, cotangents, given)
+    primals = {value for value in self.inputs[-self.primals :] if isinstance(value, TensorVariable)}
+    cotangents = distinct_tensors(tx, cotangents, primals)
     tensors = tensors_in(cotangents)
     wanted = None if create_graph is None else expect_constant(tx, create_graph, "create_graph")
     spec = _shifted_positions(spec_of(cotangents, tensors, refuse), self.primals)

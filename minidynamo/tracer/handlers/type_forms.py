@@ -43,10 +43,10 @@ def _register_question(question: Callable[[Any], Any]) -> None:
     @registry.function(question)
     def answer(tx: Tracer, form: VariableTracker, /) -> VariableTracker:
         try:
-            found = question(_guarded_object(tx, form))
+            answer = question(_guarded_object(tx, form))
         except NotConstant:
             tx.break_graph("MD208", f"{question.__name__}() is called with what is made while tracing")
-        return tx.wrap(found, Constant(found, repr(found)))
+        return tx.wrap(answer, Constant(answer, repr(answer)))
 
 
 _register_question(typing.get_args)

@@ -48,7 +48,7 @@ def answer(tx: Tracer, target: Callable[..., Any] | str, args: Sequence[Variable
     tensor, name = args[0] if args else None, ANSWERS[target]
     if not isinstance(tensor, TensorVariable) or tx.graph.is_guarded(tensor):
         return None
-    given = [arg.value for arg in args[1:] if isinstance(arg, ConstantVariable)]
+    arguments = [arg.value for arg in args[1:] if isinstance(arg, ConstantVariable)]
     ndim = len(tensor.fake.shape)
     if name not in _OF_A_DIMENSION:
         return _single_fact(tx, tensor, name, ()) if len(args) == 1 else None
@@ -56,11 +56,11 @@ def answer(tx: Tracer, target: Callable[..., Any] | str, args: Sequence[Variable
         tx.guard(TensorFact(tensor.source, "shape"), GuardKind.LENGTH, ndim)
         strides = [_single_fact(tx, tensor, name, (dim,)) for dim in range(ndim)]
         return TupleVariable([stride for stride in strides if stride is not None])
-    if len(args) != 2 or len(given) != 1 or type(given[0]) is not int or not -ndim <= given[0] < ndim:
+    if len(args) != 2 or len(arguments) != 1 or type(arguments[0]) is not int or not -ndim <= arguments[0] < ndim:
         return None
     if name == "size":
-        return tx.graph.size(tensor, given[0])
-    return _single_fact(tx, tensor, name, (given[0],))
+        return tx.graph.size(tensor, arguments[0])
+    return _single_fact(tx, tensor, name, (arguments[0],))
 
 
 def _single_fact(

@@ -174,16 +174,16 @@ class LazyDict(Entries):
         if self._all_lost:
             self._all_lost = False
             return [(None, real) for real in (*reader.keys, *map(reader.real, reader.keys))]
-        found: list[tuple[Source | None, object]] = []
+        values: list[tuple[Source | None, object]] = []
         for key in lost:
             real = self._real_key(key)
             in_set = reader.kind is GuardKind.SET_ITEMS
             if real is _ABSENT or (in_set and (key in self.written or _is_plain(key.token))):
                 continue
             source = self._source_of_value(key, real)
-            found += [(source, reader.real(real))] if reader.has(real) else []
-            found += [(source, real)] if key not in self.written else []
-        return found
+            values += [(source, reader.real(real))] if reader.has(real) else []
+            values += [(source, real)] if key not in self.written else []
+        return values
 
     def cleared(self, name: Any) -> bool | None:
         """Returns whether a key was removed, maybe temporarily (True), or its value was replaced by None (False); None
@@ -228,8 +228,11 @@ class LazyDict(Entries):
 
     def _present(self) -> list[DictKey]:
         if self._here is None:
-            kept = [key for key in self._read() if key not in self.removed]
-            self._here = [*kept, *(key for key in self.written if key in self.removed or not self._was_present(key))]
+            remaining = [key for key in self._read() if key not in self.removed]
+            self._here = [
+                *remaining,
+                *(key for key in self.written if key in self.removed or not self._was_present(key)),
+            ]
         return self._here
 
     def __iter__(self) -> Iterator[DictKey]:

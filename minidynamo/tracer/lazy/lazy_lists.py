@@ -73,8 +73,8 @@ class ListReader:
 
     def real(self, position: int) -> object:
         """Returns the real element at a position."""
-        found: object = self.owner.__getitem__(self.container, position)
-        return found
+        element: object = self.owner.__getitem__(self.container, position)
+        return element
 
 
 def ends(index: slice[Any, Any, Any], length: int) -> Sequence[int] | None:
@@ -315,10 +315,10 @@ class LazyList(Slots):
         The elements of `prepended` are not among them."""
         if self._slots is None:
             return None, [*self._added]
-        kept = 0
-        while kept < len(self._slots) and self._slots[kept] == kept:
-            kept += 1
-        return None if kept == self._length and self._stays else kept, self._slots[kept:]
+        unchanged = 0
+        while unchanged < len(self._slots) and self._slots[unchanged] == unchanged:
+            unchanged += 1
+        return None if unchanged == self._length and self._stays else unchanged, self._slots[unchanged:]
 
     def written_slots(self) -> Iterator[tuple[Source | None, Any]]:
         """Yields the source of each slot that was filled on entry and was written, and the new value."""

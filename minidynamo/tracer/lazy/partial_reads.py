@@ -60,14 +60,14 @@ def answer(
         return None
     if name not in _METHODS.get(whole.python_type, ()) or any(arg.python_type not in (int, str, bytes) for arg in args):
         return None
-    given = [arg.value for arg in args if isinstance(arg, ConstantVariable)]
+    arguments = [arg.value for arg in args if isinstance(arg, ConstantVariable)]
     try:
-        value = getattr(whole.unguarded_value, name)(*given)
+        value = getattr(whole.unguarded_value, name)(*arguments)
     except Exception:  # the complete call raises the error
         return None
-    if len(given) < len(args):
+    if len(arguments) < len(args):
         return None
-    shown = ", ".join(map(repr, given))
+    shown = ", ".join(map(repr, arguments))
     if name == "__len__":
         return _part(tx, Computed("{0}({1})", (Constant(len, "len"), whole.source)), value)
     template = _SPELLED.get(name, f"{{{{0}}}}.{name}({{}})")

@@ -387,9 +387,9 @@ def _compare(
     unroll_comparison(tx)
     if not _is_float(left) and not _is_float(right):
         values = [v.value for v in (left, right) if isinstance(v, NumberVariable | ConstantVariable)]
-        found = bool(function(*values))
+        answer = bool(function(*values))
         tx.graph.shapes.report_decisions()
-        return ConstantVariable(found)
+        return ConstantVariable(answer)
     return _by_python(tx, function, left, right)
 
 

@@ -103,16 +103,16 @@ def _tensor(
 
 def _stacked(tx: Tracer, numbers: SequenceVariable, kwargs: Mapping[str, VariableTracker]) -> VariableTracker | None:
     """Makes a tensor from nested lists of ints and floats."""
-    found = [*_leaves(numbers)]
-    classes = {number.python_type for number in found}
-    if not classes <= {int, float} or len(found) > _LONGEST_LIST or _shape(numbers) is None:
+    items = [*_leaves(numbers)]
+    classes = {number.python_type for number in items}
+    if not classes <= {int, float} or len(items) > _LONGEST_LIST or _shape(numbers) is None:
         return None
-    given = kwargs.get("dtype", ConstantVariable(None))
-    if isinstance(given, ConstantVariable) and given.value is None and float in classes:
+    dtype_argument = kwargs.get("dtype", ConstantVariable(None))
+    if isinstance(dtype_argument, ConstantVariable) and dtype_argument.value is None and float in classes:
         kwargs = {**kwargs, "dtype": from_constant(torch.get_default_dtype())}
-    filled = [_full(tx, number, kwargs) for number in found]
+    filled = [_full(tx, number, kwargs) for number in items]
     tensors = [tensor for tensor in filled if tensor is not None]
-    return _nested(tx, numbers, iter(tensors)) if len(tensors) == len(found) else None
+    return _nested(tx, numbers, iter(tensors)) if len(tensors) == len(items) else None
 
 
 def _leaves(nested: VariableTracker) -> Iterator[VariableTracker]:
@@ -142,15 +142,15 @@ def _nested(tx: Tracer, nested: VariableTracker, tensors: Iterator[VariableTrack
 def _full(tx: Tracer, number: VariableTracker, kwargs: Mapping[str, VariableTracker]) -> VariableTracker | None:
     if not isinstance(number, NumberVariable | ConstantVariable) or number.python_type not in (int, float):
         return None
-    given = kwargs.get("dtype", ConstantVariable(None))
-    dtype = given.value if isinstance(given, ConstantVariable) else None
+    dtype_argument = kwargs.get("dtype", ConstantVariable(None))
+    dtype = dtype_argument.value if isinstance(dtype_argument, ConstantVariable) else None
     is_int = number.python_type is int
     if dtype is None:
         dtype = torch.int64 if is_int else torch.get_default_dtype()
     if not isinstance(dtype, torch.dtype) or dtype.is_complex:
         return None
     if dtype is torch.bool:
-        return tx.emit(torch.full, [TupleVariable([]), tx.call(bool, [number])], {**kwargs, "dtype": given})
+        return tx.emit(torch.full, [TupleVariable([]), tx.call(bool, [number])], {**kwargs, "dtype": dtype_argument})
     if dtype.is_floating_point:
         largest = min(torch.finfo(dtype).max, 2**53) if is_int else torch.finfo(dtype).max
     else:

@@ -248,8 +248,8 @@ _NEVER_RAISE: frozenset[Any] = frozenset(
 
 def refuse_deciding(tx: Tracer, target: Any, name: str, args: Args, kwargs: Kwargs) -> None:
     """Breaks the graph before an operation that is another operation for some numbers."""
-    given = [*args, *kwargs.values()]
-    known = scalar_arguments_of(target) if tx.graph.has_items and any(map(involves_item, given)) else None
+    arguments = [*args, *kwargs.values()]
+    known = scalar_arguments_of(target) if tx.graph.has_items and any(map(involves_item, arguments)) else None
     if known is not None and known.condition:
         named = known.named(args, kwargs)
         if any(involves_item(named[name]) for name in known.numbers if name in named):

@@ -166,14 +166,14 @@ def _result(
     tx: Tracer, function: Callable[..., Any] | None, operands: Sequence[Number | None], dtype: torch.dtype
 ) -> Number | None:
     """Returns the number in the result of `function`; without a function, the first operand."""
-    given = [operand for operand in operands if operand is not None]
-    depth = 1 + max((_depth(operand) for operand in given), default=0)
-    if len(given) < len(operands) or depth > _DEEPEST:
+    known = [operand for operand in operands if operand is not None]
+    depth = 1 + max((_depth(operand) for operand in known), default=0)
+    if len(known) < len(operands) or depth > _DEEPEST:
         return None
 
     def number() -> VariableTracker | None:
-        values = [value for operand in given if (value := operand()) is not None]
-        if len(values) < len(given) or (function is operator.truediv and not tx.truth(values[1])):
+        values = [value for operand in known if (value := operand()) is not None]
+        if len(values) < len(known) or (function is operator.truediv and not tx.truth(values[1])):
             return None  # torch returns infinity, Python raises
         if function in _WHOLE and not _guard_between(tx, values[0], 0, 2**53):
             return None  # elsewhere the result may be a negative zero
@@ -268,13 +268,13 @@ def as_numbers(tx: Tracer, target: Any, args: Args, kwargs: Kwargs) -> tuple[Arg
     args, kwargs = numpy_numbers.python_arguments(tx, target, args, kwargs)
     names = _SCALED.get(target, ("alpha",))
     found = {name: read(tx, arg) for name in names if isinstance(arg := kwargs.get(name), TensorVariable)}
-    given = {name: number for name, number in found.items() if number is not None}
+    numbers = {name: number for name, number in found.items() if number is not None}
     position = _FILLED.get(target, len(args))
     filled = args[position] if position < len(args) else None
     number = read(tx, filled) if isinstance(filled, TensorVariable) else None
     if number is not None:
         args = [*args[:position], number, *args[position + 1 :]]
-    return args, {**kwargs, **given} if given else kwargs
+    return args, {**kwargs, **numbers} if numbers else kwargs
 
 
 def as_sizes(tx: Tracer, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs] | None:

@@ -110,13 +110,13 @@ def check_exc_match(frame: Frame, instruction: Instruction) -> None:
 
 
 def _classes(frame: Frame, expected: VariableTracker) -> list[type]:
-    found: list[type] = []
+    classes: list[type] = []
     for item in expected.items if isinstance(expected, TupleVariable) else [expected]:
         if not isinstance(item, ClassVariable) or not issubclass(item.value, BaseException):
             message = "catching classes that do not inherit from BaseException is not allowed"
             frame.tx.raises(TypeError(message), exact=True)
-        found.append(item.value)
-    return found
+        classes.append(item.value)
+    return classes
 
 
 @opcode("RERAISE")

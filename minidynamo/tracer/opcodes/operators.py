@@ -76,8 +76,8 @@ def is_op(frame: Frame, instruction: Instruction) -> None:
 @opcode("CONTAINS_OP")
 def contains_op(frame: Frame, instruction: Instruction) -> None:
     item, container = frame.pop_many(2)
-    found = frame.tx.truth(frame.tx.call(operator.contains, [container, item]))
-    frame.push(ConstantVariable(found is not instruction.flag))
+    contains = frame.tx.truth(frame.tx.call(operator.contains, [container, item]))
+    frame.push(ConstantVariable(contains is not instruction.flag))
 
 
 # Subscripts

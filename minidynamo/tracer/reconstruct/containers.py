@@ -165,20 +165,20 @@ def _set_items(
 def _change_list(rebuild: Rebuilder, variable: ListVariable, items: LazyList, name: str) -> list[str]:
     """Returns statements for the changes of an external list: new items, or everything after the unchanged items."""
     owner = _owner(rebuild, variable)
-    kept, rest = items.changes()
-    if kept is None:
+    unchanged, rest = items.changes()
+    if unchanged is None:
         lines = _prepend(rebuild, variable, items.prepended(), name)
         if len(rest) == 1:
             return [*lines, f"{owner}.append({name}, {_slots(rebuild, variable, rest, name)})"]
         return lines + [f"{owner}.extend({name}, [{_slots(rebuild, variable, rest, name)}])"] * bool(rest)
-    if not rest and not kept:
+    if not rest and not unchanged:
         return [f"{owner}.clear({name})"]
     contents = f"[{_slots(rebuild, variable, rest, name)}]"
     if issubclass(variable.cls, collections.deque):
-        everything = f"[{_slots(rebuild, variable, [*range(kept), *rest], name)}]"
+        everything = f"[{_slots(rebuild, variable, [*range(unchanged), *rest], name)}]"
         new = rebuild.names.fresh("contents")
         return [f"{new} = {everything}", f"{owner}.clear({name})", f"{owner}.extend({name}, {new})", f"del {new}"]
-    return [f"{owner}.__setitem__({name}, {rebuild.constant(slice)}({kept}, None), {contents})"]
+    return [f"{owner}.__setitem__({name}, {rebuild.constant(slice)}({unchanged}, None), {contents})"]
 
 
 def _prepend(rebuild: Rebuilder, variable: ListVariable, items: list[VariableTracker], name: str) -> list[str]:

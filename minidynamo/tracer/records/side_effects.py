@@ -345,7 +345,7 @@ class SideEffects:
         """Returns the journal with one write per location: at the position of the first write, because the order of
         keys is visible, and with the value of the last write. A deferred call reads the values up to its position, and
         a deleted key gets a new position."""
-        found: list[Effect] = []
+        writes: list[Effect] = []
         first: dict[Hashable, int] = {}
         for effect in self.journal:
             location = _location_of(effect)
@@ -354,12 +354,12 @@ class SideEffects:
             if location is not None and _deletes(effect):
                 first.pop(location, None)
             elif location in first:
-                found[first[location]] = effect
+                writes[first[location]] = effect
                 continue
             elif location is not None:
-                first[location] = len(found)
-            found.append(effect)
-        return found
+                first[location] = len(writes)
+            writes.append(effect)
+        return writes
 
     def is_written(self, cell: CellVariable) -> bool:
         """Returns whether `set_cell` was called for the cell."""
