@@ -160,8 +160,8 @@ def _call_on_symbolic_numbers(
     diagnostic = Diagnostic(
         "MD244",
         f"graph break: a container from the `lru_cache` of {_name(cached)} is kept or changed",
-        "The cache gives the same one at each hit.",
-        "copy it",
+        "The cache returns the same container at each hit.",
+        "Copy the container.",
         where=tx.frames[-1].location,
     )
     for container in _containers(result):

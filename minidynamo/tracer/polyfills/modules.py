@@ -41,7 +41,7 @@ def module_call(self, *args, **kwargs):
     ):
         if isinstance((args or [kwargs.get("input")])[0], PackedSequence) and type(self) in _RECURRENT:
             what = f"a {type(self).__name__} gets a PackedSequence"
-            return cannot_trace(what, "how long its sequences are is data", "keep the padding, and mask the output")
+            return cannot_trace(what, "how long its sequences are is data", "Keep the padding, and mask the output.")
         return self.forward(*args, **kwargs)
     return _call_with_hooks(self, args, kwargs)
 

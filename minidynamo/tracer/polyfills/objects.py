@@ -149,7 +149,9 @@ def copy_copy(x):
             setattr(y, name, getattr(x, name))
         return y
     if issubclass(cls, torch.Tensor):
-        return cannot_trace("`copy.copy` of a tensor", "it makes another tensor of the same memory", "x.view_as(x)")
+        return cannot_trace(
+            "`copy.copy` of a tensor", "it makes another tensor of the same memory", "Write x.view_as(x)."
+        )
     if hasattr(cls, "__copy__"):
         return cls.__copy__(x)
     return _rebuilt(x, _reduced(x), None)
@@ -192,7 +194,11 @@ def _deep_copy(x, memo):
     if issubclass(cls, torch.Tensor):
         return _deep_copied_tensor(x, memo)
     if issubclass(cls, torch.nn.Module):
-        return cannot_trace("`copy.deepcopy` of a module", "it copies every parameter", "copy it outside, once")
+        return cannot_trace(
+            "`copy.deepcopy` of a module",
+            "it copies every parameter",
+            "Copy it once, outside of the compiled function.",
+        )
     if cls is types.MethodType:
         return types.MethodType(x.__func__, copy_deepcopy(x.__self__, memo))
     if cls in (set, frozenset, collections.deque, collections.OrderedDict, collections.defaultdict):
