@@ -216,6 +216,31 @@ def written_slots(code: types.CodeType, start: int = 0) -> frozenset[str]:
     return frozenset(name for operation, name in effects if operation.startswith(("STORE", "DELETE")))
 
 
+def slots_bound_first(code: types.CodeType, start: int) -> frozenset[str]:
+    """Returns the slots that the instructions from `start` to the next jump or jump target assign."""
+    found: set[str] = set()
+    for instruction in decode(code)[start:]:
+        if instruction.target is not None or (instruction.index > start and instruction.index in jump_targets(code)):
+            break
+        found |= _reads_and_writes(instruction)[1]
+    return frozenset(found)
+
+
+def calls_in_each_pass(code: types.CodeType, header: int) -> bool:
+    """Returns whether each iteration of the `for` loop at `header` runs the same calls, up to an early end of the loop:
+    none is in a branch or an inner loop."""
+    instructions = decode(code)
+    body = range(header + 1, instructions[header].target or 0)
+    jumps = [(k, target) for k in body if (target := instructions[k].target) is not None]
+    skipped = [range(k, target if target > k else body.stop) for k, target in jumps]  # a jump back ends the iteration
+    calls = [k for k in body if instructions[k].opname.startswith(_RUNS_CODE)]
+    return not any(k in part for k in calls for part in skipped)
+
+
+# Instructions that run other code than operators and attributes.
+_RUNS_CODE = ("CALL", "MAKE_FUNCTION", "FOR_ITER", "SEND", "YIELD", "BEFORE_WITH", "LOAD_SPECIAL", "IMPORT")
+
+
 def starred_parameters(code: types.CodeType) -> Sequence[str]:
     """Returns the names of the parameters `*args` and `**kwargs`, if the function has them."""
     names = code.co_varnames[code.co_argcount + code.co_kwonlyargcount :]

@@ -1,4 +1,4 @@
-"""Owns break, continue and resume functions: copies of a user's function that are entered at a frame point.
+"""Owns break, continue, loop and resume functions: copies of a user's function that are entered at a frame point.
 
 The choice of the cut is not here. The functions take the frame's values in a list (see `FramePoint`) and empty it. They
 return `(next step, list)`, or `(None, value)` when the user's function returned.
@@ -9,7 +9,8 @@ return `(next step, list)`, or `(None, value)` when the user's function returned
       one tail per exit: (step, values)
       body, reached through its handlers only     body
 
-The copy of the instruction precedes the body. So a handler that runs eagerly, and reaches the same
+A loop function is a continue function that returns the step after the loop instead of running the rest. The copy of
+the instruction precedes the body. So a handler that runs eagerly, and reaches the same
 instruction of a loop again, continues eagerly. A return inside the body returns `(None, value)`.
 """
 
@@ -30,7 +31,7 @@ from minidynamo.bytecode.instructions import (
     decode,
     slot_names,
 )
-from minidynamo.bytecode.layout import NULL, Exit, FramePoint, exits
+from minidynamo.bytecode.layout import NULL, Exit, FramePoint, exits, loop_exit
 from minidynamo.core.artifacts import passed_over
 from minidynamo.graph.boxed import mark_boxed
 
@@ -87,6 +88,24 @@ def make_continue(point: FramePoint, namespace: dict[str, Any]) -> types.Functio
     writer.emit("JUMP_FORWARD", jump=writer.label(point.index))
     writer.body()
     return writer.function(f".continue_at_{point.index}")
+
+
+def make_loop(
+    point: FramePoint, namespace: dict[str, Any], resume_for: Callable[[FramePoint], object]
+) -> types.FunctionType | None:
+    """Builds the function that runs a `for` loop eagerly, from `point` at the start of its body, and returns the step
+    after the loop; None if `loop_exit` knows no such step.
+
+    `resume_for` is called as in `make_break`. A return in the loop, and a handler outside of it, continue eagerly.
+    """
+    after = loop_exit(point)
+    if after is None:
+        return None
+    writer = _Writer(point, namespace, temporaries=len(point.stack))
+    writer.restore()
+    writer.emit("JUMP_FORWARD", jump=writer.label(point.index))
+    writer.body(range(point.index - 1, after.point.index), lambda: writer.return_next_step(after, resume_for))
+    return writer.function(f".loop_at_{point.index}")
 
 
 def make_suspended(point: FramePoint, namespace: dict[str, Any], qualname: str) -> types.FunctionType:
@@ -227,16 +246,22 @@ class _Writer:
         self.emit("BUILD_TUPLE", 2)
         self.emit("RETURN_VALUE")
 
-    def body(self) -> None:
-        """Adds the user's function without its set-up."""
+    def body(self, loop: range = range(0), leave: Callable[[], None] = lambda: None) -> None:
+        """Adds the user's function without its set-up. Jumps from the instructions `loop` to the instruction after them
+        lead to the operations that `leave` adds."""
+        left = Label()
         targets = {i.target for i in self.instructions} | {i.handler.target for i in self.instructions if i.handler}
         for instruction in self.instructions[first_index(self.code) :]:
+            if loop and instruction.index == loop.stop:
+                self.add(left)
+                leave()
             if instruction.index in targets or instruction.index in self.labels:
                 self.add(self.label(instruction.index))
             jump = None
             if instruction.target is not None:
                 skipped = len(EXHAUSTED_SKIP) if instruction.opname == "FOR_ITER" else 0
-                jump = self.label(instruction.target - skipped)
+                target = instruction.target - skipped
+                jump = left if instruction.index in loop and target == loop.stop else self.label(target)
             self.copy(instruction, jump)
 
     def copy(self, instruction: Instruction, jump: Label | None) -> None:

@@ -12,7 +12,15 @@ import types
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from minidynamo.bytecode.analysis import TERMINATORS, UNCONDITIONAL_JUMPS, group_of, live_locals, slot_effects
+from minidynamo.bytecode.analysis import (
+    TERMINATORS,
+    UNCONDITIONAL_JUMPS,
+    calls_in_each_pass,
+    group_of,
+    live_locals,
+    slot_effects,
+    slots_bound_first,
+)
 from minidynamo.bytecode.instructions import NULL_ABOVE_CALLABLE, Instruction, decode, slot_names
 from minidynamo.core.names import identifier
 
@@ -112,6 +120,24 @@ def exits(point: FramePoint) -> tuple[Exit, ...]:
         plain, cells = ([name for name, kind in slots.items() if kind == wanted] for wanted in (VALUE, CELL))
         exits_found.append(Exit(frame_point(point.code, index, stack, plain, cells, point.lasting), jumped))
     return tuple(exits_found)
+
+
+def loop_exit(point: FramePoint) -> Exit | None:
+    """Returns the frame after the `for` loop whose body starts at `point`, whichever iteration is the last.
+
+    None if `point` starts no such body, if a slot that is read after the loop may be unbound then, or if some
+    iterations may make calls that others do not make.
+    """
+    code, instructions = point.code, decode(point.code)
+    header = instructions[point.index - 1]
+    if header.opname != "FOR_ITER" or header.target is None or not calls_in_each_pass(code, header.index):
+        return None
+    bound = {*point.locals, *slots_bound_first(code, point.index)}
+    after = frame_point(code, header.target, point.stack[:-2], bound, point.cells, point.lasting)
+    effects = [effect for instruction in instructions for effect in slot_effects(instruction)]
+    deleted = {name for operation, name in effects if operation.startswith("DELETE")}
+    is_known = live_locals(code, header.target) <= {*after.locals, *after.cells} and deleted.isdisjoint(after.locals)
+    return Exit(after, jumped=True) if is_known else None
 
 
 def _apply_instruction(instruction: Instruction, jumped: bool, stack: list[str], slots: dict[str, str]) -> None:

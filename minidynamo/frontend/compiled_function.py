@@ -21,6 +21,7 @@ from typing import Any, cast
 import torch
 
 from minidynamo.bytecode.analysis import first_index, starred_parameters
+from minidynamo.bytecode.breaks import make_loop
 from minidynamo.bytecode.instructions import location
 from minidynamo.bytecode.layout import FramePoint, frame_point
 from minidynamo.compat import NOT_FOR_TORCH_COMPILE, module_call, module_in_data_parallel
@@ -37,7 +38,7 @@ from minidynamo.frontend.data_parallel import call_wrapper
 from minidynamo.frontend.dispatcher import Dispatcher, Native
 from minidynamo.frontend.donation import stolen_arguments
 from minidynamo.frontend.frames import ResumeFrame, RootFrame, closure_factory
-from minidynamo.frontend.pieces import NOTHING, Piece, left_to_python
+from minidynamo.frontend.pieces import NOTHING, Piece, is_small_loop, left_to_python
 from minidynamo.graph.boxed import BoxedCallable
 from minidynamo.graph.options import CompileOptions
 from minidynamo.guards import stored_profile
@@ -51,6 +52,7 @@ _MOST_CALLEES_PER_CODE = 8
 # Modules of several classes may share a method. Its versions are limited to this multiple of recompile_limit.
 _MOST_MODULE_CLASSES = 8
 
+_SMALL_LOOP = "Its body has few tensor operations, or none. The code after the loop stays compiled."
 _SMALL = "Between graph breaks there are few tensor operations, on small tensors."
 _WITHOUT_BREAKS = "Remove the graph breaks to compile it; breaks() of the function lists them."
 
@@ -454,19 +456,34 @@ class CompiledFunction:
         Backends that generate no kernels, such as a counter of graphs, get every graph; so do functions with
         `fullgraph`. Donated lists stay in use.
         """
-        if not self.options.backend.fuses or self.options.steal or self.options.fullgraph:
+        fuses = self.options.backend.fuses
+        if self.options.steal or self.options.fullgraph:
             return False
-        left = left_to_python(self._pieces)
+        left = left_to_python(self._pieces) if fuses else []
         dispatchers = self.dispatchers()
         for other in left:
             if other in dispatchers and dispatchers[other].leave_to_python():
-                name = dispatchers[other].name
-                what = f"{name} runs eagerly: its graphs are smaller than the cost of entering them"
                 where = UserLocation.of(self.py_func.__code__) if other is None else location(other.code, other.index)
-                self.fallbacks.append(Diagnostic("MD308", what, _SMALL, _WITHOUT_BREAKS, where=where))
-                self.stats.fallbacks += 1
-                publish("fallback", name, diagnostic=self.fallbacks[-1])
-        return point in left
+                self._report_left(dispatchers[other].name, "its graphs are", _SMALL, where)
+        return point in left or self._leave_loop(point, fuses=fuses)
+
+    def _leave_loop(self, point: FramePoint | None, *, fuses: bool) -> bool:
+        """Leaves the loop whose body starts at `point` to Python if it is small; returns whether it does."""
+        if point not in self._resumed or point is None or not is_small_loop(point, self._pieces[point], fuses=fuses):
+            return False
+        loop, dispatcher = make_loop(point, self.py_func.__globals__, self.resume_at), self._resumed[point]
+        if loop is None or not dispatcher.leave_to_python(loop):
+            return False
+        where = location(point.code, point.index - 1)
+        self._report_left(f"the loop in {dispatcher.name}", "an iteration is", _SMALL_LOOP, where)
+        return True
+
+    def _report_left(self, name: str, what: str, why: str, where: UserLocation) -> None:
+        """Enters a part of the function that Python runs from now on into the reports."""
+        what = f"{name} runs eagerly: {what} smaller than the cost of entering it"
+        self.fallbacks.append(Diagnostic("MD308", what, why, _WITHOUT_BREAKS, where=where))
+        self.stats.fallbacks += 1
+        publish("fallback", name, diagnostic=self.fallbacks[-1])
 
     @contextlib.contextmanager
     def _timed(self) -> Iterator[None]:

@@ -312,7 +312,13 @@ def _conversion(
         )
     following = frozenset(frame_exit.point for frame_exit in exits(point)) if point is not None else frozenset()
     calls_compiled = cut is not None and cut.compiled_callee is not None
-    piece = piece_of(traced.graph, following, calls_compiled, draws=bool(traced.side_effects.draws))
+    piece = piece_of(
+        traced.graph,
+        following,
+        calls_compiled,
+        draws=bool(traced.side_effects.draws),
+        inlines=any(isinstance(guard.expected, types.CodeType) for guard in guards),
+    )
     return Conversion(frame.name, entry, traced.graph, graph_break, piece)
 
 

@@ -108,6 +108,7 @@ class Dispatcher:
         self._generation = 0
         self._code: types.CodeType | None = None
         self._native_for_good = False
+        self._loop: BoxedCallable | None = None
         self._busy = False
         self._body_names: dict[Entry, str] = {}
         self._body_numbers = itertools.count()
@@ -197,21 +198,26 @@ class Dispatcher:
         """Ends compiling for the backend in force: calls that fit no entry run eagerly."""
         self._stopped_backends.setdefault(self._backend_key(), (counted_so_far(self._count), 0))
 
-    def leave_to_python(self) -> bool:
-        """Runs the frame eagerly from now on; returns whether it did not before."""
+    def leave_to_python(self, loop: BoxedCallable | None = None) -> bool:
+        """Runs the frame eagerly from now on: to its end, or with `loop`, which returns the next step. Returns whether
+        anything changes."""
         with _compiling:
-            if self._native_for_good:
+            if self._native_for_good and (self._loop is None or loop is not None):
                 return False
-            self._native_for_good = True
+            self._native_for_good, self._loop = True, loop
             self._regenerate()
             return True
+
+    @property
+    def _native(self) -> BoxedCallable:
+        return self._loop or self._frame.native
 
     def reset(self) -> None:
         """Forgets all entries, and a decision to run eagerly from then on."""
         with _compiling:
             self.entries = []
             self._stopped_backends.clear()
-            self._native_for_good = False
+            self._native_for_good, self._loop = False, None
             self._regenerate()
 
     def abandon_compile(self) -> None:
@@ -312,9 +318,9 @@ class Dispatcher:
             outcome.permanent and self.entries and not self._native_for_good
         ):  # entries for other paths through the frame stay valid
             self.stop_compiling()
-        elif outcome.permanent:
+        elif outcome.permanent and not self._native_for_good:
             self.leave_to_python()
-        return self._frame.native
+        return self._native
 
     def _call_again(self) -> BoxedCallable:
         """Returns the function that enters the frame again, with the entries that there are now."""
@@ -395,7 +401,7 @@ class Dispatcher:
                 self._body_names[entry] = f"{names.body}{next(self._body_numbers)}"
                 namespace[self._body_names[entry]] = self._body(entry)
         if self._native_for_good or disabled:
-            namespace[names.native] = self._frame.native
+            namespace[names.native] = self._native
             source = native_source(self._frame)
         else:
             bodies = {entry: self._body_names[entry] for entry in entries}

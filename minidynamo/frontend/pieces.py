@@ -3,7 +3,8 @@ compiling their tensor operations saves.
 
 The pieces are the frames between graph breaks, and frames that draw random numbers before their graph: Python code runs
 before, between or after their graphs anyway. The decision covers all pieces that may follow a frame point, so Python
-runs the function from that point to its end. Each estimate depends on the graph alone, so all runs decide alike.
+runs the function from that point to its end. A second decision covers a single piece, the body of a loop: Python then
+runs the loop to its end. Each estimate depends on the graph alone, so all runs decide alike.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ class Piece:
     calls_compiled: bool
     #: Whether the frame calls functions of Python before its graph.
     draws: bool = False
+    #: Whether a function of the user was inlined: another call of it may do more work.
+    inlines: bool = False
 
     def merged(self, other: Piece) -> Piece:
         """Merges the estimates of two versions of a frame: the larger saving, the smaller cost."""
@@ -51,6 +54,7 @@ class Piece:
             self.exits | other.exits,
             self.calls_compiled or other.calls_compiled,
             self.draws or other.draws,
+            self.inlines or other.inlines,
         )
 
 
@@ -63,6 +67,7 @@ def piece_of(
     exits: frozenset[FramePoint] = frozenset(),
     calls_compiled: bool = False,
     draws: bool = False,
+    inlines: bool = False,
 ) -> Piece:
     """Estimates a piece with the captured `graph`; None for a piece without tensor operations."""
     calls = [] if graph is None else [node for node in graph.graph.nodes if node.op.startswith("call")]
@@ -70,7 +75,7 @@ def piece_of(
     values = [value for node in calls for part in (node, *node.all_input_nodes) for value in _tensors(part)]
     elements = sum(hint_of(value.numel()) for value in values)
     saved = len(calls) * (_CALL_WITH_GRADIENTS if with_gradients else _CALL) + elements / _ELEMENTS
-    return Piece(saved, _ENTRY + _NODES * with_gradients, exits, calls_compiled, draws)
+    return Piece(saved, _ENTRY + _NODES * with_gradients, exits, calls_compiled, draws, inlines)
 
 
 def _tensors(node: torch.fx.Node) -> list[torch.Tensor]:
@@ -82,6 +87,13 @@ def _tensors(node: torch.fx.Node) -> list[torch.Tensor]:
 def left_to_python(pieces: Mapping[FramePoint | None, Piece]) -> list[FramePoint | None]:
     """Lists the frame points (None: the call) from which Python runs the function faster than compiled pieces do."""
     return [point for point in pieces if _is_slower(pieces, point)]
+
+
+def is_small_loop(point: FramePoint, piece: Piece, *, fuses: bool) -> bool:
+    """Returns whether the piece at `point` is the body of a loop, and Python runs an iteration faster than the piece
+    does. `fuses`: the backend generates kernels; any other backend gets each graph."""
+    certain = point in piece.exits and not (piece.calls_compiled or piece.inlines or piece.draws)
+    return certain and piece.saved < (piece.cost if fuses else _CALL)
 
 
 def _is_slower(pieces: Mapping[FramePoint | None, Piece], start: FramePoint | None) -> bool:

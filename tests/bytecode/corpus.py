@@ -91,6 +91,48 @@ def loops(xs, n):
     return total
 
 
+def plain_loops(rewards, ends, limit):
+    total, returns = 0.0, []
+    for reward, end in zip(rewards, ends):
+        if end:
+            total = 0.0
+        total = reward + 0.5 * total
+        returns.insert(0, total)
+    for value in returns:
+        if value > limit:
+            break
+        total += value
+    for round_ in range(2):
+        for value in rewards:
+            if value == 9:
+                continue
+            total += value
+        else:
+            total += 100
+        try:
+            for divisor in ends:
+                total += 1 // (divisor + round_)
+        except ZeroDivisionError:
+            continue
+    for value in returns:
+        if value == limit:
+            return value, total
+    return reward, value, round_, total, returns
+
+
+def half_bound_after_a_loop(xs):
+    for x in xs:
+        if x:
+            late = x
+        early = x
+    else:
+        found = "late" in locals()
+    del early
+    for x in xs:
+        early = x
+    return late, early, found, (lambda: x)()
+
+
 def comprehensions(xs, n):
     squares = [x * n for x in xs if x != n]
     pairs = {x: [y for y in range(x)] for x in xs}
@@ -325,6 +367,12 @@ CASES = [
     (conditionals, (0, 8), {}),
     (conditionals, (5, 5), {}),
     (loops, ([(1, 2), (5, 6, 7)], 3), {}),
+    (plain_loops, ([1, 2, 9], [1, 0, 3], 9.0), {}),
+    (plain_loops, ([1, 2, 9], [1, -1, 3], 1.0), {}),
+    (plain_loops, ([4, 2], [1, 1], 50.0), {}),
+    (half_bound_after_a_loop, ([0, 1, 0],), {}),
+    (half_bound_after_a_loop, ([0, 0],), {}),
+    (half_bound_after_a_loop, ([],), {}),
     (comprehensions, ([1, 2, 3], 2), {}),
     (shadowing, (4,), {}),
     (closures, (4,), {}),

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from minidynamo.bytecode.analysis import first_index, reason_against_cut
-from minidynamo.bytecode.breaks import make_break, make_continue
+from minidynamo.bytecode.breaks import make_break, make_continue, make_loop
 from minidynamo.bytecode.layout import FramePoint, frame_point
 from tests.bytecode import corpus
 
@@ -27,10 +27,13 @@ def start(fn: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any])
 
 
 class Stepper:
-    """Runs calls of one function as chains of break functions, each built once."""
+    """Runs calls of one function as chains of break functions, each built once. `whole_loops`: the loops that
+    `make_loop` accepts run in one step from the first iteration on."""
 
-    def __init__(self, fn: types.FunctionType) -> None:
+    def __init__(self, fn: types.FunctionType, *, whole_loops: bool = False) -> None:
         self.fn = fn
+        self.whole_loops = whole_loops
+        self.loops: dict[FramePoint, types.FunctionType] = {}
         self.breaks: dict[FramePoint, types.FunctionType] = {}
         self.continues: dict[FramePoint, types.FunctionType] = {}
 
@@ -42,7 +45,9 @@ class Stepper:
             assert len(boxed) == point.size
             yield point, boxed
             if point not in self.breaks:
-                self.breaks[point] = make_break(point, self.fn.__globals__, lambda way: way)
+                loop = make_loop(point, self.fn.__globals__, lambda way: way) if self.whole_loops else None
+                self.loops |= {} if loop is None else {point: loop}
+                self.breaks[point] = loop or make_break(point, self.fn.__globals__, lambda way: way)
             point, boxed = self.breaks[point](boxed)
         yield None, boxed
 

@@ -7,7 +7,7 @@ import weakref
 
 import pytest
 
-from minidynamo.bytecode.breaks import make_break, make_continue, make_suspended
+from minidynamo.bytecode.breaks import make_break, make_continue, make_loop, make_suspended
 from minidynamo.bytecode.instructions import decode
 from minidynamo.bytecode.layout import NULL, VALUE, frame_point
 from tests.bytecode import corpus
@@ -43,6 +43,73 @@ def test_native_continuation_from_every_point(fn, args, kwargs):
         fn = stepper.fn = corpus_copy(fn)
         run = lambda f, *a, **k: stepper.step_then_continue(count, *a, **k)  # noqa: B023, E731
         assert outcome(run, fn, args, kwargs) == expected, count
+
+
+@pytest.mark.parametrize("fn, args, kwargs", corpus.CASES, ids=IDS)
+def test_loops_that_run_in_one_step(fn, args, kwargs):
+    expected = outcome(native, corpus_copy(fn), args, kwargs)
+    fn = corpus_copy(fn)
+    assert outcome(lambda f, *a, **k: Stepper(f, whole_loops=True).step(*a, **k), fn, args, kwargs) == expected
+
+
+def test_a_loop_ends_where_the_frame_continues():
+    def positive(xs, limit):
+        total = 0
+        for x in xs:
+            if x > limit:
+                break
+            total += x
+        return total, limit
+
+    stepper = Stepper(positive, whole_loops=True)
+    for xs in ([1, 2, 3], [1, 7, 3], []):
+        assert stepper.step(xs, 5) == positive(xs, 5)
+    (point,) = stepper.loops
+    after, values = stepper.loops[point]([iter([2, 9]), 1, 5, 10])
+    assert after.index == decode(positive.__code__)[point.index - 1].target
+    assert dict(zip(after.parameters, values)) == {"total": 13, "limit": 5}
+
+
+def branch_with_a_call(xs, work):
+    for x in xs:
+        if x:
+            work(x)
+
+
+def call_after_continue(xs, work):
+    for x in xs:
+        if x:
+            continue
+        work(x)
+
+
+def inner_loop(xs, work):
+    for x in xs:
+        for y in x:
+            y + 1
+
+
+def deleted_later(xs, work):
+    y = 1
+    for x in xs:
+        x + y
+    del x
+    return y
+
+
+def maybe_unbound(xs, work):
+    for x in xs:
+        if x:
+            y = x
+    return y
+
+
+@pytest.mark.parametrize("fn", [branch_with_a_call, call_after_continue, inner_loop, deleted_later, maybe_unbound])
+def test_loops_that_never_run_in_one_step(fn):
+    """Some iterations run other calls than most, or a slot may be unbound after the loop."""
+    index = index_of(fn, "FOR_ITER") + 1
+    point = frame_point(fn.__code__, index, [VALUE, VALUE], ["xs", "work"], [])
+    assert make_loop(point, {}, lambda way: way) is None
 
 
 def corpus_copy(fn):

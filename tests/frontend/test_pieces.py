@@ -11,7 +11,7 @@ import torch
 import minidynamo
 from minidynamo.bytecode.layout import FramePoint
 from minidynamo.core.events import MinidynamoNotice
-from minidynamo.frontend.pieces import Piece, left_to_python, piece_of
+from minidynamo.frontend.pieces import Piece, is_small_loop, left_to_python, piece_of
 from minidynamo.testing import CompileCounter, assert_same_as_eager
 
 LOCK = threading.Lock()
@@ -57,6 +57,95 @@ LARGE = Piece(50.0, 3.0, frozenset(), False)
 )
 def test_what_is_left(pieces, left):
     assert left_to_python(pieces) == left
+
+
+@pytest.mark.parametrize(
+    ("piece", "is_small", "is_small_for_counters"),
+    [
+        (Piece(0.0, 3.0, frozenset([point(1), point(2)]), False), True, True),
+        (small(point(1), point(2)), True, False),
+        (small(point(2)), False, False),  # no loop, or a graph break in its body
+        (Piece(50.0, 3.0, frozenset([point(1)]), False), False, False),
+        (small(point(1), calls_compiled=True), False, False),
+        (Piece(0.0, 3.0, frozenset([point(1)]), False, inlines=True), False, False),
+        (Piece(0.0, 3.0, frozenset([point(1)]), False, draws=True), False, False),
+    ],
+)
+def test_which_loops_are_left(piece, is_small, is_small_for_counters):
+    assert is_small_loop(point(1), piece, fuses=True) is is_small
+    assert is_small_loop(point(1), piece, fuses=False) is is_small_for_counters
+
+
+def discounted(rewards, x):
+    total, returns = 0.0, []
+    for reward in rewards[::-1]:
+        total = reward + 0.9 * total
+        returns.insert(0, total)
+    for _ in range(20):
+        x = torch.sin(x) + total
+    return x, returns
+
+
+def halved(k):
+    return torch.sin(torch.tensor(k)).item() if k > 3 else k / 2
+
+
+def summed_halves(n, x):
+    total = 0
+    for k in range(n):
+        total += halved(k)
+    return x * total
+
+
+def test_a_loop_without_tensors_runs_in_one_step():
+    compiled = minidynamo.compile(discounted, backend="eager")
+    x = torch.ones(3)
+    for length in (2, 3, 4, 5, 6, 7):
+        got, want = compiled([1.5] * length, x), discounted([1.5] * length, x)
+        assert torch.equal(got[0], want[0]) and got[1] == want[1]
+    explained = str(compiled.explain())
+    assert "MD308 the loop in discounted.from_line" in explained and "for reward in rewards[::-1]:" in explained
+    assert compiled.stats.fallbacks == 1
+    frames = compiled.stats.frames
+    for length in (40, 50):
+        compiled([1.5] * length, x)
+    assert compiled.stats.frames - frames < 20  # not a frame per iteration; the code after the loop is compiled
+    with minidynamo.config.patch(disable=True):
+        assert compiled([1.5] * 8, x)[1] == discounted([1.5] * 8, x)[1]
+    compiled.reset()
+    assert compiled([1.5] * 9, x)[1] == discounted([1.5] * 9, x)[1]
+
+
+def test_an_error_in_such_a_loop_is_the_programs_error():
+    compiled = minidynamo.compile(discounted, backend="eager")
+    for length in range(2, 8):
+        compiled([1.5] * length, torch.ones(3))
+    with pytest.raises(TypeError, match="concatenate") as caught:
+        compiled([1.5, "no reward", 2.5, 1.0, 2.0, 3.0, 4.0, 5.0], torch.ones(3))
+    assert caught.traceback[-1].lineno + 1 == discounted.__code__.co_firstlineno + 3
+
+
+def test_a_loop_whose_function_may_do_more_later_stays_compiled():
+    compiled = minidynamo.compile(summed_halves, backend="eager")
+    for n in (1, 2, 3, 4, 5, 6, 7):
+        assert torch.allclose(compiled(n, torch.ones(2)), summed_halves(n, torch.ones(2)))
+    assert compiled.stats.fallbacks == 0
+
+
+@pytest.mark.cpp
+def test_a_loop_of_small_graphs_runs_in_one_step():
+    def weighted(parts, x):
+        for part in parts:
+            x = x + part
+        for _ in range(30):
+            x = torch.sin(x) + 1
+        return x
+
+    compiled = minidynamo.compile(weighted)
+    for length in (2, 3, 4, 5, 6, 7):
+        parts = [torch.full((3,), float(k)) for k in range(length)]
+        torch.testing.assert_close(compiled(parts, torch.ones(3)), weighted(parts, torch.ones(3)))
+    assert "MD308 the loop in" in str(compiled.explain()) and compiled.stats.fallbacks == 1
 
 
 def test_estimates():
