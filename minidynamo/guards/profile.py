@@ -14,8 +14,12 @@ from minidynamo.guards.varying_items import VaryingItems
 # The values of a size, stride or number so far: a single value, a text such as "S(1)" for a stride that equals size
 # times stride of that dimension, or None for several values.
 Fact = int | float | str | None
-# A line of the program: file, line number, and the source of the number that the line needs as a constant, or "".
+# A line of the program: file, line number, and the source of the number that the line needs as a constant, or a member
+# of `LOOPS`.
 Line = tuple[str, int, str]
+
+# The last parts of the lines of loops: `for` and `while`.
+LOOPS = ("", "while")
 
 # The code of a break before an instruction that needs a number as a constant.
 NEEDS_CONSTANT = "MD218"
@@ -43,6 +47,13 @@ class TripCounts:
         """Adds the trip counts of one capture."""
         for line, found in numbers.items():
             self.captures.setdefault(line, set()).add(frozenset(found))
+
+    def note_cut(self) -> None:
+        """Records that a graph has ended before a loop. The constants so far are forgotten: a size may have been one
+        because the trip count was."""
+        if not self.has_cut:
+            self.captures = {line: found for line, found in self.captures.items() if line[2] in LOOPS}
+        self.has_cut = True
 
     def clear(self) -> None:
         """Clears the record."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minidynamo.guards.profile import FrameProfile, as_lines, joined, relative_strides
+from minidynamo.guards.profile import FrameProfile, TripCounts, as_lines, joined, relative_strides
 
 
 def test_a_number_varies_for_good_once_it_has_changed() -> None:
@@ -14,6 +14,16 @@ def test_a_number_varies_for_good_once_it_has_changed() -> None:
 def test_an_int_and_a_float_are_different_numbers() -> None:
     profile = FrameProfile()
     assert [profile.varies("n", value) for value in (1, 1.0)] == [False, True]
+
+
+def test_a_cut_before_a_loop_forgets_constants_once() -> None:
+    counts, loop, number = TripCounts(), ("f.py", 3, ""), ("f.py", 4, "L['x'].size()[0]")
+    counts.note({loop: {3}, number: {3}})
+    counts.note_cut()
+    assert counts.has_cut and counts.numbers(loop)[0] == 1 and counts.numbers(number)[0] == 0
+    counts.note({number: {4}})
+    counts.note_cut()
+    assert counts.numbers(number)[0] == 1
 
 
 def test_texts_vary_in_inner_frames_alone() -> None:

@@ -44,7 +44,7 @@ def unroll(tx: Tracer, count: float, what: str, *, varies: bool = True, most: in
     line = where.filename, where.lineno, ""
     captures, numbers = known.numbers(line)
     if captures >= most and count not in numbers:
-        known.has_cut = True
+        known.note_cut()
         tx.break_graph(
             "MD218",
             f"{what} was captured for {most} other trip count{'s' * (most > 1)}, and now has {count}",
