@@ -398,7 +398,7 @@ _MOST_FAILURE_NOTICES = 3
 
 def _fullgraph_broken(diagnostic: Diagnostic) -> Diagnostic:
     what = diagnostic.what.removeprefix("graph break: ")
-    fix = diagnostic.fix.removesuffix(", or accept the break")
+    fix = diagnostic.fix.replace(", or accept the break.", ".")
     why = "\n".join(line for line in diagnostic.why.splitlines() if not line.startswith("The graph ends here"))
     return replace(diagnostic, what=f"fullgraph=True, but here the graph ends: {what}", why=why, fix=fix)
 

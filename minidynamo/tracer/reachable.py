@@ -21,7 +21,7 @@ from minidynamo.tracer.records.side_effects import (
     GlobalSet,
     SideEffects,
 )
-from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.base import LazyTextVariable, VariableTracker
 from minidynamo.variables.callables import (
     BoundBuiltin,
     CellVariable,
@@ -210,6 +210,7 @@ def _function(variable: NestedFunctionVariable) -> Iterable[VariableTracker | No
 
 
 _PARTS: dict[type[VariableTracker], Callable[[Any], Iterable[VariableTracker | None]]] = {
+    LazyTextVariable: lambda v: v.operands,
     ListVariable: _items,
     TupleVariable: _items,
     DictVariable: _keys_and_values,

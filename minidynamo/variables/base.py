@@ -96,15 +96,27 @@ class ConstantVariable(VariableTracker):
 
 
 class LazyTextVariable(ConstantVariable):
-    """A text with the value of a tensor, which the program only passes on, for example as the message of a check."""
+    """A text with the value of a tensor, which the program only passes on, for example as the message of a check.
+
+    If the text outlives the graph, it is `make(*operands)`, made after the graph."""
 
     python_type: Any = str
     unguarded_value: Any = property(attrgetter("value"))
     new_on_each_read = False
     is_read = True  # there is no guard that a read could avoid
 
-    def __init__(self, refuse: Callable[[], NoReturn]) -> None:
+    def __init__(
+        self,
+        make: Callable[..., str],
+        operands: tuple[VariableTracker, ...],
+        check: Callable[[Any], None],
+        refuse: Callable[[], NoReturn],
+    ) -> None:
         VariableTracker.__init__(self)
+        self.make = make
+        self.operands = operands
+        #: Takes the trace at its end; abandons the trace if the text would differ after the graph.
+        self.check = check
         #: Abandons the trace: the next trace breaks the graph where the text is formatted.
         self.refuse = refuse
 

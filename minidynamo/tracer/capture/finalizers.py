@@ -47,7 +47,7 @@ from minidynamo.tracer.records.side_effects import (
     GlobalSet,
     SideEffects,
 )
-from minidynamo.variables.base import ConstantVariable, NumberVariable, VariableTracker
+from minidynamo.variables.base import ConstantVariable, LazyTextVariable, NumberVariable, VariableTracker
 from minidynamo.variables.callables import CellVariable
 from minidynamo.variables.containers import DictVariable, ListVariable, SetVariable, TupleVariable
 from minidynamo.variables.objects import ObjectVariable
@@ -78,6 +78,8 @@ def _may_hold_objects(value: object) -> bool:
 
 
 def _real(frame: Frame, variable: VariableTracker) -> object:
+    if isinstance(variable, LazyTextVariable):
+        return None
     found = variable.unguarded_value if isinstance(variable, ConstantVariable) else getattr(variable, "value", None)
     return frame.entry_values.get(variable.source) if found is None and variable.source is not None else found
 

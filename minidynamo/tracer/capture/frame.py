@@ -3,7 +3,7 @@
 Compiles nothing and prints nothing. A trace is never undone. If the first attempt fails at an instruction of the root
 frame, a second attempt starts again and ends before the instruction. Three more events restart a trace: a forbidden
 runtime assert in the graph (`tracer/frames/runtime_asserts.py`), a derivative that has to run eagerly
-(`eager_backward.py`), and a lazy text that is read (`tracer/numbers/formatting.py`). `cutting.py` finds the cuts,
+(`eager_backward.py`), and a refused deferral (`tracer/frames/deferrals.py`). `cutting.py` finds the cuts,
 `frame_end.py` closes the trace.
 """
 
@@ -29,9 +29,9 @@ from minidynamo.tracer.capture.eager_backward import DerivativeNotTraced
 from minidynamo.tracer.capture.finalizers import NOTICED_DEATH, argument_died
 from minidynamo.tracer.capture.frame_end import finish
 from minidynamo.tracer.capture.trace import Trace
+from minidynamo.tracer.frames.deferrals import DeferralRefused
 from minidynamo.tracer.frames.interpreter import NULL, Frame, Raised
 from minidynamo.tracer.frames.runtime_asserts import AssertsNotAllowed, can_be_rerun, may_have_asserts
-from minidynamo.tracer.numbers.formatting import TextRead
 from minidynamo.tracer.records.traced_frame import Break, FrameRequest, Null, Return, StackSlot, TracedFrame
 from minidynamo.tracer.trace_rules import is_trusted_module
 from minidynamo.tracer.wrap import lazy_value
@@ -71,13 +71,13 @@ def trace_frame(request: FrameRequest) -> TracedFrame:
 
 
 def _traced(request: FrameRequest, first: int) -> TracedFrame:
-    while True:  # each retry has one more eager derivative, or one lazy text less
+    while True:  # each retry has one more eager derivative, or one deferral less
         try:
             return _traced_once(request, first)
         except DerivativeNotTraced:
             first = 1
-        except TextRead as read:
-            request, first = replace(request, read_texts=request.read_texts | {read.position}), 1
+        except DeferralRefused as refused:
+            request, first = replace(request, refused_deferrals=request.refused_deferrals | {refused.position}), 1
 
 
 def _traced_once(request: FrameRequest, first: int) -> TracedFrame:
@@ -95,7 +95,7 @@ def _traced_once(request: FrameRequest, first: int) -> TracedFrame:
 def _attempt(request: FrameRequest, stop: _Stop | None, number: int) -> TracedFrame:
     spread, may_assert = request.spread(), request.may_assert
     tx = Trace(number, frozenset(request.steal), spread, request.profile, may_assert=may_assert)
-    tx.graph.may_break, tx.read_texts = not request.fullgraph, request.read_texts
+    tx.graph.may_break, tx.refused_deferrals = not request.fullgraph, request.refused_deferrals
     try:
         tx.graph.guard(Constant(None, "global state", hidden=True), GuardKind.GLOBAL_STATE, state.current())
         frame = _root_frame(tx, request)

@@ -48,7 +48,9 @@ def finish(tx: Trace, request: FrameRequest, frame: Frame, end: Return | Break) 
         found, journal = reachable(end.values(), tx.side_effects)
     for text in found:
         if isinstance(text, LazyTextVariable):
-            text.refuse()
+            text.check(tx)
+    for check in tx.output_checks:
+        check(tx)
     _refuse_unrebuildable(tx, request, frame, end, found)
     written, tx.side_effects.journal[:] = [*tx.side_effects.journal], journal
     _guard_distinct(tx)

@@ -104,7 +104,10 @@ class Tracer(ABC):
         #: the journal
         self.side_effects = SideEffects(spread)
         #: as in `FrameRequest`
-        self.read_texts: frozenset[tuple[CodeType, int]] = frozenset()
+        self.refused_deferrals: frozenset[tuple[CodeType, int]] = frozenset()
+        #: takes the trace at its end, for each line that is printed or logged after the graph; abandons the trace if
+        #: the program could see the difference
+        self.output_checks: list[Callable[[Tracer], None]] = []
         #: the number of instructions that the frames may still interpret
         self.steps_left = STEP_LIMIT
         #: every exception raised by the program, in order

@@ -38,18 +38,17 @@ from minidynamo.variables.tensors import ItemVariable
 
 # Functions whose effect or answer belongs to the running program: (what is done, why the graph breaks, the fix).
 _BREAKS: dict[Callable[..., Any], tuple[str, str, str]] = {
-    print: ("`print`", "Printing happens when the program runs, in its place among everything else.", ""),
     input: ("`input`", "It waits for a person.", ""),
     open: ("`open`", "It talks to the file system.", ""),
     builtins.exec: ("`exec`", "It runs code that is not in the function.", ""),
     builtins.eval: ("`eval`", "It runs code that is not in the function.", ""),
     builtins.compile: ("`compile`", "It makes code that is not in the function.", ""),
-    builtins.__import__: ("an import", "It runs another file.", "import at the top of the file"),
+    builtins.__import__: ("an import", "It runs another file.", "Import at the top of the file."),
     breakpoint: ("`breakpoint`", "The debugger needs the running program.", ""),
     warnings.warn: ("`warnings.warn`", "A warning names the running line and obeys filters of the moment.", ""),
 }
 
-_MAX_MESSAGE_ARGS: dict[Callable[..., Any], float] = {print: float("inf"), warnings.warn: 2}
+_MAX_MESSAGE_ARGS: dict[Callable[..., Any], float] = {warnings.warn: 2}
 
 
 def _breaks_graph(what: str, why: str, fix: str, max_args: float | None = None) -> registry.Handler:
@@ -61,7 +60,7 @@ def _breaks_graph(what: str, why: str, fix: str, max_args: float | None = None) 
     def handle(tx: Tracer, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
         if max_args is not None and len(args) <= max_args and defers_message(tx, kwargs):
             return ConstantVariable(None)
-        tx.break_graph("MD233", what, why=why, fix=fix or "move it out of the compiled function, or accept the break")
+        tx.break_graph("MD233", what, why=why, fix=fix or "Move it out of the compiled function, or accept the break.")
 
     return handle
 
@@ -219,13 +218,13 @@ def _text(tx: Tracer, obj: VariableTracker, function: Callable[[Any], str], *spe
         if found is not None:
             return found(tx, obj)
     if writes_items or (not is_constant(obj) and not involves_number(obj)):
-        unread = lazy_text(tx, obj)
+        unread = lazy_text(tx, function, obj)
         if unread is not None:
             return unread
         tx.break_graph(
             "MD234",
             f"the text of a `{obj.python_type.__name__}`",
-            why="What it would say is only known when the program runs.",
+            why="The text is known only when the graph has run, and the program reads it or changes the value before.",
             fix="Format shapes and Python numbers, or move the text out of the compiled function.",
             marker="this is not a constant",
         )

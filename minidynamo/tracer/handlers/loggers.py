@@ -1,19 +1,21 @@
-"""Owns loggers: whether a level is enabled is guarded, so that a disabled message costs no graph break.
+"""Owns loggers: whether a level is enabled is guarded, so that a disabled message costs nothing, and an enabled message
+is logged after the graph, with the file, line and function of the call.
 
-Enabled messages break the graph: `logging` itself writes them. Functions of the module (`logging.info`) also break the
-graph, because they may configure logging first.
+The deferral of a message is in `output.py`. The graph breaks at a message with keywords (`exc_info`, `stacklevel`), and
+at the first message of an unconfigured root logger.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
 
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Called, Constant, Item
 from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.handlers.dry_run import defers_message
+from minidynamo.tracer.handlers.output import defer_output
 from minidynamo.tracer.handlers.values import none
 from minidynamo.tracer.reachable import target_of
 from minidynamo.tracer.records import registry
@@ -42,20 +44,43 @@ def _changes_logging(effect: Any) -> bool:
     return isinstance(target, ObjectVariable) and issubclass(target.cls, (logging.Filterer, logging.Manager))
 
 
-def _defer_or_refuse(tx: Tracer, name: str, kwargs: dict[str, VariableTracker]) -> VariableTracker:
-    return none() if defers_message(tx, kwargs) else _refuse(tx, name)
+def write_record(logger: logging.Logger, level: int, file: str, line: int, name: str, text: object, *args: Any) -> None:
+    """Logs a message as the function `name` would, in a line of a file."""
+    if logger.isEnabledFor(level):
+        logger.handle(logger.makeRecord(logger.name, level, file, line, text, args, None, name))
 
 
-def _refuse(tx: Tracer, name: str) -> VariableTracker:
+def _log_later(
+    tx: Tracer,
+    logger: VariableTracker,
+    level: VariableTracker,
+    shown: Sequence[VariableTracker],
+    kwargs: Mapping[str, VariableTracker],
+) -> bool:
+    """Defers a message until after the graph; returns False if the graph must break."""
+    if defers_message(tx, kwargs):
+        return True
+    caller = tx.frames[-1]
+    if kwargs or not shown or caller.is_polyfill or _is_level_enabled(tx, logger, level) is None:
+        return False
+    where = caller.location.filename, caller.location.lineno, caller.location.function
+    return defer_output(tx, write_record, shown, before=[logger, level, *map(ConstantVariable, where)])
+
+
+def _refuse(tx: Tracer, name: str) -> NoReturn:
     why, fix = "Functions of logging run eagerly.", hint_for(name, "logging")
     tx.break_graph("MD207", f"Logger.{name}() cannot be captured", why=why, fix=fix)
+
+
+def _root(tx: Tracer) -> VariableTracker:
+    return tx.wrap(logging.root, Attr(Constant(logging, "logging"), "root"))
 
 
 @registry.function(logging.getLogger)
 def _get_logger(tx: Tracer, name: VariableTracker | None = None) -> VariableTracker:
     """Returns an existing logger. The name refers to it until `logging` is reset."""
     if name is None or (isinstance(name, ConstantVariable) and name.value in (None, "", logging.root.name)):
-        return tx.wrap(logging.root, Attr(Constant(logging, "logging"), "root"))
+        return _root(tx)
     loggers = logging.Logger.manager.loggerDict
     known = loggers.get(name.value) if isinstance(name, ConstantVariable) else None
     if not isinstance(known, logging.Logger):
@@ -71,22 +96,41 @@ def _get_logger(tx: Tracer, name: VariableTracker | None = None) -> VariableTrac
 @registry.function(logging.Logger.isEnabledFor)
 def _is_enabled_for(tx: Tracer, logger: VariableTracker, level: VariableTracker, /) -> VariableTracker:
     answer = _is_level_enabled(tx, logger, level)
-    return _refuse(tx, "isEnabledFor") if answer is None else ConstantVariable(answer)
+    if answer is None:
+        _refuse(tx, "isEnabledFor")
+    return ConstantVariable(answer)
 
 
 @registry.function(logging.Logger.log)
 def _log(
     tx: Tracer, logger: VariableTracker, level: VariableTracker, /, *args: VariableTracker, **kwargs: VariableTracker
 ) -> VariableTracker:
-    return none() if _is_level_enabled(tx, logger, level) is False else _defer_or_refuse(tx, "log", kwargs)
+    if _is_level_enabled(tx, logger, level) is False or _log_later(tx, logger, level, args, kwargs):
+        return none()
+    _refuse(tx, "log")
 
 
-def _level_handler(method: Callable[..., None], level: int) -> registry.Handler:
+def _level_handler(method: Callable[..., None], number: int) -> registry.Handler:
+    level = ConstantVariable(number)
+
     def handler(
         tx: Tracer, logger: VariableTracker, /, *args: VariableTracker, **kwargs: VariableTracker
     ) -> VariableTracker:
-        enabled = _is_level_enabled(tx, logger, ConstantVariable(level))
-        return none() if enabled is False else _defer_or_refuse(tx, method.__name__, kwargs)
+        if _is_level_enabled(tx, logger, level) is False or _log_later(tx, logger, level, args, kwargs):
+            return none()
+        _refuse(tx, method.__name__)
+
+    return handler
+
+
+def _root_handler(name: str) -> registry.Handler:
+    """Returns the handler of a function of the module, which calls a method of the root logger."""
+
+    def handler(tx: Tracer, /, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
+        root = _root(tx)
+        if not tx.truth(tx.getattr(root, "handlers")):  # the first message configures logging
+            _refuse(tx, name)
+        return tx.call_method(root, name, args, kwargs)
 
     return handler
 
@@ -100,3 +144,5 @@ _LEVELS: dict[Any, int] = {
 }
 for _method, _level in _LEVELS.items():
     registry.function(_method)(_level_handler(_method, _level))
+for _function in (logging.debug, logging.info, logging.warning, logging.error, logging.critical, logging.log):
+    registry.function(_function)(_root_handler(_function.__name__))

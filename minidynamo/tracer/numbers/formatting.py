@@ -3,9 +3,10 @@
 The content of a text is guarded only when the program depends on it. A text that is printed, stored or returned is made
 again in each call, before the graph runs. Arithmetic is not here.
 
-The text of a tensor is lazy: it is known only when the graph runs. Nothing formats a text that the program never reads,
-such as the message of a check that holds. If the program reads the text, or needs it after the graph, the frame is
-traced again, and the graph breaks where the text is formatted."""
+The text of a tensor is lazy: it is known only when the graph has run. Nothing formats a text that the program never
+needs, such as the message of a check that holds; a text that is printed, stored or returned is made after the graph. If
+the program reads the text before, or changes the tensor, the frame is traced again, and the graph breaks where the text
+is formatted (`tracer/frames/deferrals.py`)."""
 
 from __future__ import annotations
 
@@ -14,12 +15,12 @@ import operator
 import re
 import string
 from collections.abc import Callable, Mapping, Sequence
-from types import CodeType
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 
 from minidynamo.guards.source import Computed
+from minidynamo.tracer.frames.deferrals import defer
 from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.numbers import graph_numbers
 from minidynamo.tracer.numbers.arithmetic import call_computed, is_lazy
@@ -35,25 +36,16 @@ _PARTIAL_PERCENT_FORMATS = re.compile(r"%[-#0 +\d.]*[c*]")
 _SEQUENCES = (list, tuple, torch.Size)
 
 
-class TextRead(Exception):
-    """Raised when a lazy text is read; `position` is the code object and the index that format it."""
-
-    def __init__(self, position: tuple[CodeType, int]) -> None:
-        super().__init__(position)
-        self.position = position
-
-
-def lazy_text(tx: Tracer, value: VariableTracker, how: str = "") -> VariableTracker | None:
-    """Returns the lazy `format(value, how)` of a tensor, or of a number that the graph reads from a tensor; None if the
-    graph must break."""
-    position = tx.frames[-1].code, tx.frames[-1].index
-    if position in tx.read_texts or not _has_text(tx, value, how):
+def lazy_text(tx: Tracer, make: Callable[..., str], value: VariableTracker, how: str = "") -> VariableTracker | None:
+    """Returns the lazy `str`, `repr` or `format(value, how)` of a tensor, or of a number that the graph reads from a
+    tensor; None if the graph must break."""
+    if not _has_text(tx, value, how):
         return None
-
-    def refuse() -> NoReturn:
-        raise TextRead(position)
-
-    return LazyTextVariable(refuse)
+    deferral = defer(tx, [value] if isinstance(value, TensorVariable) else [])
+    if deferral is None:
+        return None
+    operands = (value, ConstantVariable(how)) if how else (value,)
+    return LazyTextVariable(make, operands, deferral.check, deferral.refuse)
 
 
 def _has_text(tx: Tracer, value: VariableTracker, how: str) -> bool:
@@ -87,7 +79,7 @@ def formatted(tx: Tracer, number: VariableTracker, how: str) -> VariableTracker 
     if isinstance(number, LazyTextVariable):
         return None if how else number
     if not varies(number) or how.endswith(_PARTIAL_FORMATS):
-        return lazy_text(tx, number, how) if how else None
+        return lazy_text(tx, format, number, how)
     if not how:
         return written(tx, str, number)
     return call_computed(tx, format, [number, ConstantVariable(how)], {})
@@ -116,7 +108,7 @@ def joined(tx: Tracer, between: str, parts: Sequence[VariableTracker]) -> Variab
     """Returns `between.join(parts)`; None if constants are needed."""
     unread = next((part for part in parts if isinstance(part, LazyTextVariable)), None)
     if unread is not None and all(map(_is_text, parts)):
-        return LazyTextVariable(unread.refuse)
+        return LazyTextVariable(between.join, (TupleVariable([*parts]),), _is_made_of_texts, unread.refuse)
     if not any(map(varies, parts)) or not all(_is_text(part) for part in parts):
         return None
     return call_computed(tx, between.join, [TupleVariable([*parts])], {})
@@ -153,6 +145,10 @@ def text_binary(
     if _PARTIAL_PERCENT_FORMATS.search(text):
         return None
     return call_computed(tx, text.__mod__, [TupleVariable(operands)], {})
+
+
+def _is_made_of_texts(tx: Tracer) -> None:
+    """Refuses nothing: each part of a joined text refuses for itself."""
 
 
 def _is_text(part: VariableTracker) -> bool:

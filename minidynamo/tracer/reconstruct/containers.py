@@ -1,4 +1,4 @@
-"""Owns how containers are rebuilt, and how external containers get their new contents.
+"""Owns how containers and lazy texts are rebuilt, and how external containers get their new contents.
 
 Instances of the user's subclasses are not here (`objects.py`); their contents are filled by functions of this file.
 """
@@ -15,7 +15,7 @@ from minidynamo.tracer.reconstruct.builders import builds, fills
 from minidynamo.tracer.reconstruct.rebuilder import Rebuilder, cannot_rebuild, tuple_literal
 from minidynamo.tracer.records.constants import as_constant
 from minidynamo.tracer.records.immutable_classes import ISO_CALENDAR_DATE
-from minidynamo.variables.base import VariableTracker
+from minidynamo.variables.base import LazyTextVariable, VariableTracker
 from minidynamo.variables.containers import (
     DictKey,
     DictVariable,
@@ -25,6 +25,11 @@ from minidynamo.variables.containers import (
     SliceVariable,
     TupleVariable,
 )
+
+
+@builds(LazyTextVariable, hint="text")
+def _text(rebuild: Rebuilder, variable: LazyTextVariable) -> str:
+    return f"{rebuild.constant(variable.make)}({rebuild.values(variable.operands)})"
 
 
 @builds(ListVariable, hint="items")

@@ -86,7 +86,7 @@ class Rebuilder:
         """Returns an expression for the value: a name, a literal, or its construction if used only here."""
         if variable in self._known:
             return self._known[variable]
-        if isinstance(variable, ConstantVariable):
+        if isinstance(variable, ConstantVariable) and type(variable) not in BUILDERS:
             return self.literal(variable.value)
         if isinstance(variable, TupleVariable) and variable.real is not None:
             return self.literal(variable.real)

@@ -66,8 +66,8 @@ class FrameRequest:
     profile: FrameProfile | None = None
     #: whether the graph may have runtime asserts (`tracer/frames/runtime_asserts.py`)
     may_assert: bool = True
-    #: the positions, as code objects and indices, of texts that must not be lazy (`tracer/numbers/formatting.py`)
-    read_texts: frozenset[tuple[CodeType, int]] = frozenset()
+    #: the positions, as code objects and indices, of refused deferrals (`tracer/frames/deferrals.py`)
+    refused_deferrals: frozenset[tuple[CodeType, int]] = frozenset()
 
     @property
     def title(self) -> str:

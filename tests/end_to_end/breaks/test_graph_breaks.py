@@ -19,6 +19,7 @@ def test_a_loop_that_prints_in_a_try_region(capsys):
         for _ in range(3):
             try:
                 t = t + 1
+                minidynamo.graph_break()
                 print(t.sum().item())
                 t = t * 2
             except ValueError:

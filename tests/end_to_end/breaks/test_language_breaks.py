@@ -164,7 +164,7 @@ class BreaksInTheMiddle:
         l += [minidynamo.graph_break()]
         return d, l
 
-    @programs(graphs=2, breaks=4)
+    @programs(graphs=1, breaks=2)
     def fstr_break(x):
         return (
             f"{minidynamo.graph_break()} {x.shape[0]:>{(minidynamo.graph_break(), 5)[1]}} {x.sum().item():.1f}",

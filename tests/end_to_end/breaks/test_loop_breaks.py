@@ -207,12 +207,14 @@ def test_recursion_compiles_one_function():
 
 def inner(y):
     y = y + 1
+    minidynamo.graph_break()
     print("inner")
     return y * 2
 
 
 def outer(y):
     y = inner(y) + 3
+    minidynamo.graph_break()
     print("outer")
     return y
 
@@ -227,11 +229,13 @@ class Iterators:
         def rounds(y, n):
             for i in range(n):
                 y = y + i
+                minidynamo.graph_break()
                 print(i)
             return y
 
         for n in (1, 2):
             x = rounds(x, n)
+            minidynamo.graph_break()
             print("round", n)
         return x
 
@@ -241,6 +245,7 @@ class Iterators:
             if i == 1:
                 continue
             x = x + i
+            minidynamo.graph_break()
             print(i)
             if i == 4:
                 found.append(i)
@@ -249,6 +254,7 @@ class Iterators:
             found.append("else")
         while True:
             x = x * 2
+            minidynamo.graph_break()
             print("while")
             if x.abs().sum() > 10:
                 break
@@ -260,6 +266,7 @@ def test_growing_list_is_the_same():
         rows = []
         for i in range(12):
             x = x * 0.5
+            minidynamo.graph_break()
             print(i)
             rows.append(x + i)
         return rows, len(rows)

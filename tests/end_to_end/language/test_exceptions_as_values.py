@@ -65,6 +65,7 @@ class AnExceptionAsAValue:
         except Plain as error:
             kept = error
         y = y * 2
+        minidynamo.graph_break()
         print("here")
         return y - 1, str(kept)
 
@@ -90,6 +91,7 @@ class WhatBreaks:
         try:
             raise Plain("a")
         except Plain as error:
+            minidynamo.graph_break()
             print(error)
             y = y * 2
         return y
@@ -101,8 +103,10 @@ class WhatBreaks:
             raise Plain("a")
         except Plain:
             y = y * 2
+        minidynamo.graph_break()
         print("behind")
         y = y * 3
+        minidynamo.graph_break()
         print("further")
         return y
 

@@ -304,6 +304,7 @@ def in_front_and_read_everywhere(xs, ys, x):
 @CHANGES.append
 def in_front_before_and_after_a_break(xs, ys, x):
     xs.insert(0, x)
+    minidynamo.graph_break()
     print(len(ys))
     xs.insert(0, x * 2)
     return xs[0] + xs[1]
@@ -510,6 +511,7 @@ def test_behind_a_graph_break():
     def program(m, x):
         m.history.append(x)
         m.table["a"] = x
+        minidynamo.graph_break()
         print("break")
         m.history.append(x + 1)
         m.table["b"] = x

@@ -71,6 +71,7 @@ class Cases:
     def break_inside_a_grad_mode(x):
         with torch.no_grad():
             y = x * 2
+            minidynamo.graph_break()
             print(y.shape)
             z = y + 1
         return z, x * 3, torch.is_grad_enabled()
@@ -105,6 +106,7 @@ class Cases:
         log = []
         with Level(log, "a"):
             y = x + 1
+            minidynamo.graph_break()
             print(len(log))
             y = y * 2
         return y, log
@@ -412,6 +414,7 @@ class BreaksInOpenManagers:
         log = []
         with Guard(log, "a", True):
             y = x + 1
+            minidynamo.graph_break()
             print("inside")
             y = y * 2
             raise ValueError("no")
@@ -423,6 +426,7 @@ class BreaksInOpenManagers:
         log = []
         with watched(log) as n:
             y = x + n
+            minidynamo.graph_break()
             print("inside")
             y = y * 2
         return y * 3, log
@@ -432,6 +436,7 @@ class BreaksInOpenManagers:
         with contextlib.ExitStack() as stack:
             stack.enter_context(Guard(log, "a"))
             y = x + 1
+            minidynamo.graph_break()
             print("inside")
             y = y * 2
         return y * 3, log

@@ -184,6 +184,7 @@ class Cases:
 
         it = g()
         a = next(it)
+        minidynamo.graph_break()
         print("b")
         b = next(it)
         return a, b, list(it)
@@ -192,6 +193,7 @@ class Cases:
     def esc_finished(x):
         it = count(2)
         l = list(it)
+        minidynamo.graph_break()
         print("b")
         return x + 1, list(it), it
 
@@ -208,6 +210,7 @@ class Cases:
         it = g()
         a = next(it)
         n = 3
+        minidynamo.graph_break()
         print("b")
         b = next(it)
         return a, b, n, it
@@ -222,6 +225,7 @@ class Cases:
 
         h.it = g()
         next(h.it)
+        minidynamo.graph_break()
         print("z")
         return next(h.it), h.it
 
@@ -291,6 +295,7 @@ class Cases:
 
         w = g()
         a = next(w)
+        minidynamo.graph_break()
         print("b")
         return a, list(w)
 
@@ -390,11 +395,14 @@ class Cases:
     def gen_print_each(x):
         def g():
             for i in range(2):
+                minidynamo.graph_break()
                 print("a", i)
                 yield x * i
+                minidynamo.graph_break()
                 print("b", i)
 
         for v in g():
+            minidynamo.graph_break()
             print("body")
             x = x + v
         return x

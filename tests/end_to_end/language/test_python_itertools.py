@@ -124,6 +124,7 @@ class Cases:
     @programs(graphs=3, breaks=None)
     def a_break_in_a_loop_over_a_chain(x):
         for part in itertools.chain([x], [x + 1]):
+            minidynamo.graph_break()
             print("part")
             x = x + part
         return x
@@ -131,6 +132,7 @@ class Cases:
     @programs(graphs=None, breaks=None)
     def a_break_in_a_loop_over_a_slice(x):
         for n in itertools.islice([1, 2, 3, 4, 5], 0, 4, 2):
+            minidynamo.graph_break()
             print(n)
             x = x + n
         return x
@@ -150,6 +152,7 @@ class Cases:
     def a_break_in_a_loop_over_a_library_iterator(x):
         for i in itertools.takewhile(lambda n: n < 2, itertools.count()):
             x = x + i
+            minidynamo.graph_break()
             print(x.shape)
         return x
 

@@ -206,7 +206,7 @@ class Cases:
         exec("z = 5", d)
         return x * d["z"]
 
-    @programs(graphs=2, breaks=2)
+    @programs(graphs=1, breaks=0)
     def prints(x):
         print("one")
         y = x + 1

@@ -39,6 +39,28 @@ def test_a_check_formats_its_message_only_if_it_fails(message):
     assert_same_as_eager(fn, lambda: -vector())
 
 
+KEPT = {
+    "returned": lambda text, x: text,
+    "in a list": lambda text, x: [text, (text, x + 1)],
+    "in a function": lambda text, x: (lambda: text)(),
+    "an attribute": lambda text, x: setattr(x, "text", text) or x + 1,
+    "joined and returned": lambda text, x: f"<{text}>" + "!",
+    "after a break": lambda text, x: minidynamo.graph_break() or text,
+    "in an error": lambda text, x: ValueError(text),
+}
+
+
+@pytest.mark.parametrize("message", MESSAGES.values(), ids=MESSAGES)
+@pytest.mark.parametrize("keep", KEPT.values(), ids=KEPT)
+def test_a_text_that_is_kept_is_made_after_the_graph(keep, message):
+    def fn(x):
+        n = (x > 0).sum()
+        return keep(message(n), x), n + 1
+
+    compiled = assert_same_as_eager(fn, vector)
+    assert "MD234" not in compiled.breaks()
+
+
 READERS = {
     "returned": lambda text, x: text,
     "compared": lambda text, x: x + (text == "tensor([1., -2., 3.])"),
@@ -68,7 +90,7 @@ def test_a_read_text_breaks_the_graph_where_it_is_formatted():
     @minidynamo.compile(backend="eager")
     def fn(x):
         text = f"{x + 1}"
-        return x * 2, len(text)
+        return x * 2, text == "tensor"
 
     fn(vector())
     assert "MD234" in fn.breaks() and 'text = f"{x + 1}"' in fn.breaks()

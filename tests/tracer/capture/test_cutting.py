@@ -4,6 +4,7 @@ there."""
 import pytest
 import torch
 
+import minidynamo
 from minidynamo.errors import SkipFrame
 from minidynamo.tracer.capture.frame import trace_frame
 from minidynamo.tracer.records.traced_frame import Break, FrameRequest, Null
@@ -31,6 +32,7 @@ def test_a_frame_that_cannot_be_cut_is_skipped():
         try:
             raise ValueError
         except ValueError:
+            minidynamo.graph_break()
             print(x)
 
     first = capture(f, ones()).exit

@@ -62,17 +62,48 @@ def test_what_decides_about_it_is_guarded(how: str, logged: list[logging.LogReco
         compiled(LOGGER, torch.ones(2))
 
 
+def own_line(record: logging.LogRecord) -> tuple[object, ...]:
+    where = record.funcName, record.lineno, record.pathname
+    return (record.getMessage(), record.name, record.levelno, len(record.args or ()), *where)
+
+
 @pytest.mark.parametrize("method", ["warning", "error", "critical"])
-def test_what_somebody_gets_is_written_behind_a_break(method: str, logged: list[logging.LogRecord]) -> None:
+def test_a_written_message_is_no_reason_to_break(method: str, logged: list[logging.LogRecord]) -> None:
     def warns(x: torch.Tensor) -> torch.Tensor:
         y = x * 2
-        getattr(LOGGER, method)("number %d", 3)
+        getattr(LOGGER, method)("number %d of %s", 3, y)
+        getattr(LOGGER, method)("%.1f: %s", y.sum().item(), y.shape)
+        LOGGER.log(logging.ERROR, f"mean {y.mean()}")
+        return y + 1
+
+    compiled = minidynamo.compile(warns, backend="eager", fullgraph=True)
+    expected, found = warns(torch.ones(2)), compiled(torch.ones(2))
+    assert torch.equal(expected, found)
+    half = len(logged) // 2
+    assert half == 3 and [*map(own_line, logged[:half])] == [*map(own_line, logged[half:])]
+
+
+def test_a_message_with_a_traceback_is_written_by_python(logged: list[logging.LogRecord]) -> None:
+    def warns(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        LOGGER.warning("number %d", 3, stack_info=True)
         return y + 1
 
     compiled = minidynamo.compile(warns, backend="eager")
     assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 3.0))
-    assert f"Logger.{method}()" in compiled.breaks() and "Log outside" in compiled.breaks()
+    assert "Logger.warning()" in compiled.breaks() and "Log outside" in compiled.breaks()
     assert [record.getMessage() for record in logged] == ["number 3"]
+
+
+def test_functions_of_the_module_log_with_the_root_logger(logged: list[logging.LogRecord]) -> None:
+    def warns(x: torch.Tensor) -> torch.Tensor:
+        logging.warning("total %s", x.sum())
+        logging.log(logging.ERROR, "shape %s", x.shape)
+        return x + 1
+
+    compiled = minidynamo.compile(warns, backend="eager", fullgraph=True)
+    assert torch.equal(compiled(torch.ones(2)), warns(torch.ones(2)))
+    assert [*map(own_line, logged[:2])] == [*map(own_line, logged[2:])] and len(logged) == 4
 
 
 def test_a_program_that_switches_logging_itself_leaves_it_to_python(logged: list[logging.LogRecord]) -> None:

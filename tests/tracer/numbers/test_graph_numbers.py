@@ -163,7 +163,7 @@ DECISIONS = {
     "key": (lambda x: {int(x.sum().item()): x}, "MD230"),
     "power": (lambda x: x.sum().item() ** 0.5, "MD230"),
     "text": (lambda x: "%.1f" % x.sum().item(), "MD234"),  # noqa: UP031
-    "f-string": (lambda x: f"{x.sum().item():.1f}", "MD230"),
+    "f-string": (lambda x: f"{x.sum().item():.1f}" == "4.0", "MD230"),
     "class": (lambda x: max(1, x.sum().item()), "MD201"),
     "dropout": (lambda x: torch.nn.functional.dropout(x, (x.sum() * 0).item()), "MD230"),
     "too many": (lambda x: x.expand(100, 3).tolist(), "MD212"),

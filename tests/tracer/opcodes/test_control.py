@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+import minidynamo
 from minidynamo.errors import SkipFrame
 from tests.end_to_end.programs import Programs, vector
 from tests.tracer.capturing import capture
@@ -101,6 +102,7 @@ class Cases:
 
         items = outer()
         first = next(items)
+        minidynamo.graph_break()
         print("break")
         return first, list(items)
 
