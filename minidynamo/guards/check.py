@@ -20,7 +20,7 @@ from minidynamo.core import artifacts
 from minidynamo.core.names import Namespace, with_globals
 from minidynamo.guards.guard import Guard, GuardKind, reader_of
 from minidynamo.guards.reader import Reader
-from minidynamo.guards.source import Local, Source, is_argument_or_item
+from minidynamo.guards.source import Attr, InstanceAttr, Local, Source, is_argument_or_item
 from minidynamo.guards.state import GlobalState, KernelSettings, current
 from minidynamo.guards.tensors import batched_checker
 from minidynamo.guards.walk import MIN_GUARDS, Walk, WalkSlot, plan_walk
@@ -82,6 +82,7 @@ def write_condition(
     guards = ordered(guards)
     settings = KernelSettings()
     walk = plan_walk(guards, inputs, parameters, name) if len(guards) >= MIN_GUARDS else None
+    guards = guards if walk else _with_one_tensor_check(guards)
     found = None if walk is None else walk.found
     reserved = [*parameters, *([] if found is None else [found.name])]
 
@@ -123,6 +124,10 @@ def _conjuncts_of_all(
     return [*texts, f"[{reader.listed(inputs)}]"] if inputs else texts
 
 
+_TENSORS = 2  # the stage of the tensors among the arguments
+# To read this number of tensors costs less than a second call of the batched checker. A call that an entry does not fit
+# reads them in vain.
+_MOST_JOINED = 2
 _HELD = 4  # from this stage on, guards read the contents of objects
 # The last of the kinds whose order counts among the guards of one value; the order is that of `GuardKind`.
 _KINDS = [*GuardKind]
@@ -156,10 +161,36 @@ def _rank(guard: Guard, tensors: set[Source]) -> tuple[int, int, int]:
     elif depth > 1 and not tensors.isdisjoint(guard.source.bases()):
         stage = 6
     elif guard.kind is GuardKind.TENSOR:
-        stage = 2 if is_argument_or_item(guard.source) else 5
+        stage = _TENSORS if is_argument_or_item(guard.source) else 5
     else:
         stage = 1 if depth == 0 else 4
     return stage, depth, min(_KINDS.index(guard.kind), _LAST_IN_ORDER + 1)
+
+
+def _joined(guards: Sequence[Guard]) -> set[Source]:
+    """Returns the tensors that objects hold, if they are few and some argument is a tensor: one call checks all."""
+    tensors = {guard.source for guard in guards if guard.kind is GuardKind.TENSOR}
+    held = {source for source in tensors if not is_argument_or_item(source) and tensors.isdisjoint(source.bases())}
+    return held if len(held) < len(tensors) and len(held) <= _MOST_JOINED else set()
+
+
+def _with_one_tensor_check(guards: Sequence[Guard]) -> list[Guard]:
+    """Moves the `_joined` tensors to the tensors among the arguments, after the classes of the objects that hold
+    them.
+    """
+    joined = _joined(guards)
+    above = {each for source in joined for each in (source, *source.bases())}
+    above |= {Attr(source.of, "__dict__") for source in above if isinstance(source, InstanceAttr)}
+    tensors = {guard.source for guard in guards if guard.kind is GuardKind.TENSOR}
+
+    def group(guard: Guard) -> int:
+        stage = _rank(guard, tensors)[0]
+        if guard.kind is GuardKind.TENSOR and (stage == _TENSORS or guard.source in joined):
+            return 1
+        is_class = guard.source in above and guard.kind.value.cls is not None
+        return 0 if stage < _TENSORS or is_class else 2
+
+    return sorted(guards, key=group)
 
 
 def conjuncts(
@@ -177,9 +208,12 @@ def conjuncts(
     texts: list[str] = []
     batches: list[set[Source]] = []
     pending_walk = [walk] * bool(walk)
-    for (held, are_tensors), run in itertools.groupby(
-        guards, lambda guard: (_rank(guard, tensors)[0] >= _HELD, guard.kind is GuardKind.TENSOR)
-    ):
+    joined = set() if walk else _joined(guards)
+
+    def group(guard: Guard) -> tuple[bool, bool]:
+        return guard.source not in joined and _rank(guard, tensors)[0] >= _HELD, guard.kind is GuardKind.TENSOR
+
+    for (held, are_tensors), run in itertools.groupby(guards, group):
         if held:
             texts += pending_walk
             pending_walk = []

@@ -32,7 +32,9 @@ from minidynamo.guards.source import (
     HOOK_TABLES,
     TENSOR_FACTS,
     Attr,
+    Constant,
     InstanceAttr,
+    Item,
     Referent,
     Source,
     key_expression,
@@ -213,7 +215,7 @@ def _class_lacks(reader: Reader, classes: tuple[type, ...], name: str) -> list[s
 
 def _class_dict(reader: Reader, cls: type) -> str:
     name, weak = reader.reference(cls)
-    return f"{name}().__dict__" if weak else f"{name}.__dict__"
+    return f"{name}().__dict__" if weak else reader.read(Attr(Constant(cls, cls.__name__), "__dict__"))
 
 
 def _class_attr(reader: Reader, source: Source, pair: tuple[str, object]) -> list[str]:
@@ -226,7 +228,9 @@ def _class_attr(reader: Reader, source: Source, pair: tuple[str, object]) -> lis
     lines = _class_lacks(reader, cls.__mro__[: cls.__mro__.index(owner)], name)
     if has_fixed_attributes(owner):
         return lines
-    return [*lines, _is(reader, f"{_class_dict(reader, owner)}[{name!r}]", expected)]
+    attribute, weak = Item(Attr(Constant(owner, owner.__name__), "__dict__"), name), reader.reference(owner)[1]
+    found = f"{_class_dict(reader, owner)}[{name!r}]" if weak else reader.read(attribute)
+    return [*lines, _is(reader, found, expected)]
 
 
 def _class_names(reader: Reader, source: Source, content: tuple[Sequence[str], tuple[type, ...]]) -> list[str]:
@@ -234,7 +238,8 @@ def _class_names(reader: Reader, source: Source, content: tuple[Sequence[str], t
     cls = reader.class_at(source)
     name, weak = (reader.read(source), False) if cls is None else reader.reference(cls)
     cls_text = f"{name}()" if weak else name
-    texts = [f"[*{cls_text}.__dict__] == {reader.constant([*names], 'class_names')}"]
+    found = f"{name}.__dict__" if cls is None else _class_dict(reader, cls)
+    texts = [f"[*{found}] == {reader.constant([*names], 'class_names')}"]
     if bases != (object,):  # the base (object,) cannot be replaced
         texts.append(f"{cls_text}.__bases__ is {reader.constant(bases, 'bases')}")
     return texts
@@ -598,4 +603,6 @@ def reader_of(guards: Iterable[Guard], names: Namespace, found: Found | None = N
             reader.classes[guard.source] = guard.kind.value.cls(guard.expected)
         if guard.kind is GuardKind.IDENTITY:
             reader.objects[guard.source] = guard.expected
+        if type(guard.source) is Constant and isinstance(guard.source.value, type):
+            reader.held.add(id(guard.source.value))
     return reader

@@ -60,6 +60,8 @@ class Reader:
         #: the classes that guards fix, and the objects
         self.classes: dict[Source, type] = {}
         self.objects: dict[Source, object] = {}
+        #: the ids of classes that guards keep alive
+        self.held: set[int] = set()
         self._found = found or Found("", ())
         self._numbers: dict[Source, int] = {}
         self._texts: list[str] = []
@@ -73,7 +75,7 @@ class Reader:
     def fork(self) -> Reader:
         """Returns a reader for a separate condition, with the same names and the same texts of sources."""
         reader = Reader(self.names, self._found)
-        reader.classes, reader.objects = self.classes, self.objects
+        reader.classes, reader.objects, reader.held = self.classes, self.objects, self.held
         reader._numbers, reader._texts = self._numbers, self._texts
         reader._depths, reader._early = self._depths, self._early
         return reader
@@ -226,11 +228,11 @@ class Reader:
         """Returns a name for `value`, to compare by identity, and whether the name is a weak reference that must be
         called.
 
-        Objects that a library module keeps alive are named directly; all others are named weakly if their type allows
-        it.
+        Objects that a library module or a guard keeps alive are named directly; all others are named weakly if their
+        type allows it.
         """
         hint = name_of(value)
-        if not _is_from_library(value):
+        if id(value) not in self.held and not _is_from_library(value):
             weak = self.names.weak(value, hint)
             if weak is not None:
                 return weak, True

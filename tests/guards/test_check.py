@@ -277,18 +277,56 @@ def test_what_is_passed_is_checked_before_what_a_module_holds() -> None:
     assert not _holds(condition, self=module, args=(torch.zeros(2, 3),))
 
 
-def test_tensors_in_two_batches_that_may_be_one_are_compared() -> None:
-    held = InstanceAttr(Local("h"), "buffer")
+@pytest.mark.parametrize("held", [1, 2, 3, 5])
+def test_few_held_tensors_are_checked_with_the_arguments(held) -> None:
+    module = torch.nn.Module()
+    sources = [Item(InstanceAttr(Local("m"), "_buffers"), f"b{k}") for k in range(held)]
+    for source in sources:
+        module.register_buffer(source.key, torch.zeros(3))
     guards = [
         _tensor(Local("x"), torch.zeros(3)),
-        _tensor(held, torch.zeros(3)),
-        Guard(Local("x"), K.DISTINCT_OBJECTS, (held,)),
+        Guard(Local("x"), K.DISTINCT_OBJECTS, tuple(sources)),
+        *(_tensor(source, torch.zeros(3)) for source in sources),
+        Guard(InstanceAttr(Local("m"), "_buffers"), K.TYPE, dict),
+        Guard(InstanceAttr(Local("m"), "training"), K.IDENTITY, True),
+        Guard(Attr(Local("m"), "__dict__"), K.TYPE, dict),
+        Guard(Local("m"), K.TYPE, torch.nn.Module),
     ]
-    condition = write_condition(guards, ("x", "h"))
-    holder = Holder()
-    holder.buffer = torch.zeros(3)  # type: ignore[attr-defined]
-    assert _holds(condition, x=torch.zeros(3), h=holder)
-    assert not _holds(condition, x=holder.buffer, h=holder)  # type: ignore[attr-defined]
+    condition = write_condition(guards, ("x", "m"))
+    text = condition.function_source
+    assert text.count("check_tensors") == (1 if held < 3 else 2) and ("map(id" in text) == (held >= 3)
+    before = text.partition("check_tensors")[0]
+    assert before.count("is dict") == (2 if held < 3 else 0) and "training" not in before
+    assert _holds(condition, x=torch.zeros(3), m=module)
+    assert not _holds(condition, x=torch.zeros(4), m=module) and not _holds(condition, x=module.b0, m=module)
+    assert not _holds(condition, x=torch.zeros(3), m=Holder()) and not _holds(condition, x=torch.zeros(3), m=None)
+    for name in ("b0", f"b{held - 1}"):
+        module._buffers[name] = torch.zeros(3, requires_grad=True)
+        assert not _holds(condition, x=torch.zeros(3), m=module)
+        module._buffers[name] = torch.zeros(3)
+    module._buffers = type("Buffers", (dict,), {})(module._buffers)
+    assert not _holds(condition, x=torch.zeros(3), m=module)
+
+
+def test_an_attribute_of_a_class_is_read_once() -> None:
+    class Local_:
+        def forward(self) -> None: ...
+
+    cls = Constant(Local_, "cls")
+    forward = Item(Attr(cls, "__dict__"), "forward")
+    guards = [
+        Guard(Local("m"), K.TYPE, Local_),
+        Guard(cls, K.CLASS_NAMES, ((*vars(Local_),), Local_.__bases__)),
+        Guard(cls, K.CLASS_ATTR, ("forward", Local_.forward)),
+        Guard(forward, K.IDENTITY, Local_.forward),
+        Guard(Attr(forward, "__code__"), K.IDENTITY, Local_.forward.__code__),
+    ]
+    condition = write_condition(guards, ("m",))
+    text = condition.function_source
+    assert text.count("__dict__") == text.count("'forward'") == 1 and "type(m) is Local" in text
+    assert _holds(condition, m=Local_()) and not _holds(condition, m=Holder())
+    Local_.forward = lambda self: None  # type: ignore[method-assign]
+    assert not _holds(condition, m=Local_())
 
 
 def test_many_guards_become_a_walk_that_hands_on_what_it_has_read() -> None:
