@@ -6,35 +6,61 @@ Counts nothing itself: dispatchers and compile stages do.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+import operator
 from dataclasses import dataclass, field, fields
 
+from minidynamo.core.locks import ForkSafeLock
 from minidynamo.errors import counted
+
+# The first frame whose guards are timed, and the number of frames from then on until the next.
+_FIRST_TIMED, _BETWEEN_TIMED = 16, 1024
+_lock = ForkSafeLock()
+
+
+class Counter:
+    """Counts frames. A frame takes an item of `ticks`, which is one instruction without a lock. The frame that finds no
+    item calls `renew`, and its guards are timed.
+    """
+
+    def __init__(self) -> None:
+        self._end = _FIRST_TIMED - 1
+        self.ticks = itertools.repeat(None, self._end)
+
+    def count(self) -> int:
+        """Returns the number of frames so far."""
+        return self._end - operator.length_hint(self.ticks)
+
+    def renew(self) -> None:
+        """Counts a frame, and replaces `ticks` if no items are left."""
+        with _lock:
+            if None not in self.ticks:
+                self._end += _BETWEEN_TIMED
+                self.ticks = itertools.repeat(None, _BETWEEN_TIMED - 1)
 
 
 class _Counts:
-    """A group of counters. Each is advanced by one C call, without a lock; the sum is read together."""
+    """A group of counters, whose sum is read together."""
 
     def __init__(self) -> None:
-        self._counts: list[itertools.count[int]] = []
+        self._counts: list[Counter] = []
         self._forgotten = 0
 
-    def new(self) -> Callable[[], int]:
-        """Returns a function that advances a new counter and returns the count."""
-        count = itertools.count(1)
-        self._counts.append(count)
-        return count.__next__
+    def new(self) -> Counter:
+        """Returns a new counter."""
+        self._counts.append(Counter())
+        return self._counts[-1]
 
     def total(self) -> int:
         """Returns the sum of all counters since the last reset."""
-        return sum(map(_position, self._counts)) - self._forgotten
+        return sum(each.count() for each in self._counts) - self._forgotten
 
     def take_back(self) -> None:
-        """Takes back one count. The caller holds a lock."""
-        self._forgotten += 1
+        """Takes back one count."""
+        with _lock:
+            self._forgotten += 1
 
     def reset(self) -> None:
-        """Starts from zero; the counting functions stay in use."""
+        """Starts from zero; the counters stay in use."""
         self._forgotten += self.total()
 
 
@@ -94,15 +120,15 @@ class Stats:
         """Returns the nanoseconds for checking the guards of a frame; 0 until a call has been timed."""
         return self._timed_ns / self.timed_calls if self.timed_calls else 0.0
 
-    def counter(self, *, of_calls: bool) -> Callable[[], int]:
-        """Returns a function that counts a frame and returns the count.
+    def counter(self, *, of_calls: bool) -> Counter:
+        """Returns a new counter of frames.
 
         `of_calls`: the frame is a call of the function itself, not a frame after a break.
         """
         return self._counts(of_calls).new()
 
     def take_back(self, *, of_calls: bool) -> None:
-        """Takes back the count of a frame that is entered again. The caller holds a lock."""
+        """Takes back the count of a frame that is entered again, or runs elsewhere."""
         self._counts(of_calls).take_back()
 
     def _counts(self, of_calls: bool) -> _Counts:
@@ -134,13 +160,3 @@ class Stats:
         )
         happened += f", {counted(self.graph_failures, 'graph failure')}" if self.graph_failures else ""
         return f"{counted(self.calls, 'call')}{frames}, {happened}{guards}"
-
-
-def _position(count: itertools.count[int]) -> int:
-    """Returns the number of `next` calls; the text of a counter shows it without advancing the counter."""
-    return int(repr(count).removeprefix("count(").removesuffix(")")) - 1
-
-
-def counted_so_far(count: Callable[[], int]) -> int:
-    """Returns the number of calls of a function that `Stats.counter` returned."""
-    return _position(count.__self__)  # type: ignore[attr-defined]

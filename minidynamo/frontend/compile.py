@@ -24,7 +24,6 @@ from minidynamo.compat import (
     OpOverloadPacket,
     is_made_by_torch_compile,
     is_optimized_module,
-    is_sharded,
     module_call,
     module_in_data_parallel,
 )
@@ -260,7 +259,7 @@ def _with_stolen(target: types.FunctionType | torch.nn.Module, options: CompileO
     return replace(options, steal=options.steal | donated_names(target))
 
 
-# Attribute of a module's compiled call: the list of compiled functions, each for another set of keywords.
+# Attribute of a module's compiled call: the list of the calls compiled with other sets of keywords.
 _VERSIONS = "__minidynamo_versions__"
 
 
@@ -277,43 +276,39 @@ def _compile_module(module: torch.nn.Module, options: CompileOptions) -> torch.n
     wrapped = module_in_data_parallel(module)
     target = module if wrapped is None else wrapped
     named = replace(_with_stolen(target, options), name=options.name or type(target).__name__)
-    versions: list[types.FunctionType] = getattr(module.__dict__.get("_compiled_call_impl"), _VERSIONS, [])
-    known = (function for function in versions if compiled_record(function).options == named)
-    function = next(known, None)
+    # Only the installed function refers to the others: a cycle would need the garbage collector.
+    installed: Any = module.__dict__.get("_compiled_call_impl")
+    versions: list[types.FunctionType]
+    versions = [*vars(installed).pop(_VERSIONS, ()), installed] if hasattr(installed, _VERSIONS) else []
+    known = (each for each in versions if compiled_record(each).options == named)
+    function = next((each for each in known if compiled_record(each).wrapper() is module), None)
     if function is None:
-        make = eager_function if named.disable else compile_function
-        function = with_answers(make(module_call(type(target)), named, module=target, wrapper=module))
-    is_wrapper = wrapped is not None
-    # A bound method would tie module and code into a cycle that only the garbage collector could free.
-    owner, plain = weakref.ref(module), None if is_sharded(module) else type(module)
+        function = _call_of(target, module, named)
+    vars(function)[_VERSIONS] = [each for each in versions if each is not function]
+    module.__dict__["_compiled_call_impl"] = function
+    return module
+
+
+def _call_of(module: torch.nn.Module, wrapper: torch.nn.Module, options: CompileOptions) -> types.FunctionType:
+    """Returns a function that calls a module, without the module as argument. `wrapper` is the module that users call:
+    the same, or a `DistributedDataParallel` around it.
+    """
+    fn, is_wrapped = module_call(type(module)), wrapper is not module
+    is_bound = not is_wrapped and not options.disable and fn.__code__.co_argcount > len(fn.__defaults__ or ())
+    if is_bound:
+        return with_answers(compile_function(fn, options, module=module, wrapper=wrapper, bound=True))
+    make = eager_function if options.disable else compile_function
+    function, owner = with_answers(make(fn, options, module=module, wrapper=wrapper)), weakref.ref(wrapper)
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        module: Any = owner()
+        called: Any = owner()
         try:
-            if is_wrapper:
-                return call_wrapper(module, function, args, kwargs)
-            if type(module) is not plain and is_sharded(module) and not named.disable and "forward" not in vars(module):
-                return _call_between_hooks(module, function, args, kwargs)
-            return function(module, *args, **kwargs)
+            return call_wrapper(called, function, args, kwargs) if is_wrapped else function(called, *args, **kwargs)
         except own_frames_hidden():
             raise
 
     call.__dict__.update(function.__dict__)
-    call.__dict__[_VERSIONS] = [*(other for other in versions if other is not function), function]
-    module.__dict__["_compiled_call_impl"] = call
-    return module
-
-
-def _call_between_hooks(module: Any, function: types.FunctionType, args: Any, kwargs: Any) -> Any:
-    """Calls a module that `fully_shard` has sharded: its hooks run eagerly around the compiled `forward`, for they
-    communicate and exchange parameters.
-    """
-    forward = compiled_record(function).own_forward(type(module).forward)
-    module.__dict__["forward"] = types.MethodType(forward, module)  # for the duration of this call
-    try:
-        return module_call(type(module))(module, *args, **kwargs)
-    finally:
-        del module.__dict__["forward"]
+    return cast(types.FunctionType, call)
 
 
 # The names of the blocks that `repeated=True` has compiled in a model.

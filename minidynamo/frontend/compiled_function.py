@@ -24,7 +24,7 @@ from minidynamo.bytecode.analysis import first_index, starred_parameters
 from minidynamo.bytecode.breaks import make_loop
 from minidynamo.bytecode.instructions import location
 from minidynamo.bytecode.layout import FramePoint, frame_point
-from minidynamo.compat import NOT_FOR_TORCH_COMPILE, module_call, module_in_data_parallel
+from minidynamo.compat import NOT_FOR_TORCH_COMPILE, is_sharded, module_call, module_in_data_parallel
 from minidynamo.config import config
 from minidynamo.core.artifacts import Artifact, collected, own_frames_hidden
 from minidynamo.core.compile_scope import is_stack_deep, with_room
@@ -68,21 +68,25 @@ def compile_function(
     caller: CompiledFunction | None = None,
     module: torch.nn.Module | None = None,
     wrapper: torch.nn.Module | None = None,
+    bound: bool = False,
     shares: bool = True,
 ) -> types.FunctionType:
     """Returns a plain function with the signature of `fn` that runs compiled code.
 
     `caller` is the compiled function that calls `fn` at a graph break; both then share counters and graphs. `module` is
     the module if `fn` is its call, and `wrapper` the module that users call: the same, or a `DistributedDataParallel`
-    around it. `shares`: equal callables may use each other's entries.
+    around it. `bound`: the function does not take the module. `shares`: equal callables may use each other's entries.
     """
     record = CompiledFunction(fn, options, caller, shares=shares)
     record.module = (lambda: None) if module is None else weakref.ref(module)
     record.wrapper = (lambda: None) if wrapper is None else weakref.ref(wrapper)
+    # A bound method would tie module and code into a cycle that only the garbage collector could free.
+    owner = weakref.ref(module) if bound and module is not None else None
     dispatcher = Dispatcher(
-        RootFrame(fn, record.name),
+        RootFrame(fn, record.name, owner),
         record.convert,
         shared_entry=record.shared_entry,
+        diversion=record.diversion if bound else lambda values: None,
         on_end=functools.partial(record.ended, None),
         stats=record.stats,
         backend_key=options.backend.key,
@@ -97,7 +101,12 @@ def compile_function(
 
 
 def eager_function(
-    fn: types.FunctionType, options: CompileOptions, *, module: torch.nn.Module | None = None, **_: Any
+    fn: types.FunctionType,
+    options: CompileOptions,
+    *,
+    module: torch.nn.Module | None = None,
+    wrapper: torch.nn.Module | None = None,
+    **_: Any,
 ) -> types.FunctionType:
     """Returns a function that calls `fn`, and answers questions as a compiled function does: nothing is compiled."""
 
@@ -110,6 +119,7 @@ def eager_function(
 
     record = CompiledFunction(fn, options, None)
     record.module = (lambda: None) if module is None else weakref.ref(module)
+    record.wrapper = (lambda: None) if wrapper is None else weakref.ref(wrapper)
     call.__dict__.update({COMPILED: record} | NOT_FOR_TORCH_COMPILE)
     return cast(types.FunctionType, call)
 
@@ -276,6 +286,24 @@ class CompiledFunction:
         if known is None or vars(known)[COMPILED].py_func is not forward or not is_current(known):
             known = self._own_forward = compile_function(forward, replace(self.options, name=None), caller=self)
         return known
+
+    def diversion(self, values: list[Any]) -> Callable[..., Any] | None:
+        """Returns the call of a module that `fully_shard` has sharded: its hooks run eagerly around the compiled
+        `forward`, because they communicate and exchange parameters. Returns None for other modules.
+        """
+        module: Any = self.module()
+        if not is_sharded(module) or "forward" in vars(module):
+            return None
+
+        def call_between_hooks(_: object, *args: Any, **kwargs: Any) -> Any:
+            forward = self.own_forward(type(module).forward)
+            module.__dict__["forward"] = types.MethodType(forward, module)  # for the duration of this call
+            try:
+                return module_call(type(module))(module, *args, **kwargs)
+            finally:
+                del module.__dict__["forward"]
+
+        return call_between_hooks
 
     def graph_failed(self, diagnostic: Diagnostic) -> int:
         """Counts a graph that failed although the program does not fail; returns the number so far."""

@@ -26,7 +26,7 @@ from minidynamo.core.compile_scope import deeper_stack, isolated
 from minidynamo.core.events import notice, publish
 from minidynamo.core.locks import ForkSafeLock
 from minidynamo.core.names import weakly
-from minidynamo.core.stats import Stats, counted_so_far
+from minidynamo.core.stats import Stats
 from minidynamo.errors import Diagnostic, MinidynamoError, RecompileRefused
 from minidynamo.frontend.dispatcher_text import dispatch_source, frozen_function, native_source, timed_function
 from minidynamo.frontend.frames import Frame, ResumeFrame, RootFrame
@@ -67,6 +67,7 @@ class Dispatcher:
         compile_entry: CompileEntry,
         *,
         shared_entry: SharedEntry = lambda dispatcher, values: None,
+        diversion: Callable[[list[Any]], Callable[..., Any] | None] = lambda values: None,
         on_end: Callable[[], object] = lambda: None,
         stats: Stats | None = None,
         backend_key: BackendKey = lambda: None,
@@ -76,8 +77,9 @@ class Dispatcher:
     ) -> None:
         """Each miss calls `compile_entry(dispatcher, values)` for an Entry or Native. `values` are the arguments in the
         order of `parameters`; the callee must neither change nor keep the list. Its errors propagate to the caller.
-        Before that, `shared_entry(dispatcher, values)` may return an entry of an equal callable. `on_end()` is called
-        when the frame runs eagerly for good because no entry has fitted for long.
+        Before that, `diversion(values)` may return another function to call with the arguments, and
+        `shared_entry(dispatcher, values)` an entry of an equal callable. `on_end()` is called when the frame runs
+        eagerly for good because no entry has fitted for long.
 
         Calls use only entries whose `backend_key` equals `backend_key()`, which is evaluated again when settings
         change. `waits`: calls that miss while another thread compiles wait for that thread; otherwise they run eagerly.
@@ -95,11 +97,12 @@ class Dispatcher:
         self._frame = frame
         self._compile_entry = compile_entry
         self._shared_entry = shared_entry
+        self._diversion = diversion
         self._on_end = on_end
         self._backend_key = backend_key
         self._waits = waits
         self._in_force = self._settings()
-        self._count = self.stats.counter(of_calls=counts_calls)
+        self._counter = self.stats.counter(of_calls=counts_calls)
         self._counts_calls = counts_calls
         self._varies = varies
         # Per backend whose compiling ended: the number of calls then, and of calls since then that fitted no entry.
@@ -145,7 +148,7 @@ class Dispatcher:
             methods["hide"] = artifacts.own_frames_hidden
         names = self._frame.names
         called = {getattr(names, name): method for name, method in methods.items()}
-        return called | {names.count: self._count} | self._frame.facts
+        return called | {names.ticks: self._counter.ticks} | self._frame.facts
 
     def is_current(self) -> bool:
         """Returns whether the entries still match the code and defaults of the user's function."""
@@ -182,7 +185,10 @@ class Dispatcher:
         """Returns a function like `function` that checks only distinguishing guards; every `check_every` calls, all
         guards.
         """
-        return frozen_function(self._frame, self.in_use(), check_every, self._backend_key)
+        frame = self._frame
+        if isinstance(frame, RootFrame) and frame.owner is not None:  # the frozen function takes the owner
+            frame = RootFrame(frame.fn, frame.name)
+        return frozen_function(frame, self.in_use(), check_every, self._backend_key)
 
     # Changes of the entries
 
@@ -196,7 +202,7 @@ class Dispatcher:
 
     def stop_compiling(self) -> None:
         """Ends compiling for the backend in force: calls that fit no entry run eagerly."""
-        self._stopped_backends.setdefault(self._backend_key(), (counted_so_far(self._count), 0))
+        self._stopped_backends.setdefault(self._backend_key(), (self._counter.count(), 0))
 
     def leave_to_python(self, loop: BoxedCallable | None = None) -> bool:
         """Runs the frame eagerly from now on: to its end, or with `loop`, which returns the next step. Returns whether
@@ -245,8 +251,15 @@ class Dispatcher:
             return old.fn(*args, **kwargs)
         with _compiling:
             if self._frame is old:
-                self._replace_frame(RootFrame(old.fn, old.name))
-        return self.function(*args, **kwargs)
+                self._replace_frame(RootFrame(old.fn, old.name, old.owner))
+        return self._with_owner()(*args, **kwargs)
+
+    def _with_owner(self) -> Callable[..., Any]:
+        """Returns the generated function, or one that takes the owner too."""
+        function = self.function
+        if not isinstance(self._frame, RootFrame) or self._frame.owner is None:
+            return function
+        return lambda owner, *args, **kwargs: function(*args, **kwargs)
 
     def _replace_frame(self, frame: RootFrame) -> None:
         self._frame = frame
@@ -258,10 +271,13 @@ class Dispatcher:
         self.reset()
 
     def time_guards(self, boxed: list[Any]) -> None:
-        """Measures the time to find the entry for a call with these values.
+        """Counts a call, and measures the time to find the entry for these values.
 
         The generated function calls this once in 1024 calls; the first time, its walks become machine code.
         """
+        self._counter.renew()
+        if (function := self._function()) is not None:
+            function.__globals__[self._frame.names.ticks] = self._counter.ticks
         if not _compiling.acquire(blocking=False):  # another thread compiles; calls must not wait for it
             return
         try:
@@ -289,6 +305,10 @@ class Dispatcher:
 
     def _resolve(self, boxed: list[Any], generation: int) -> BoxedCallable:
         """Returns the body of a new entry, or the function that runs the frame eagerly."""
+        diversion = self._diversion(boxed)
+        if diversion is not None:
+            self.stats.take_back(of_calls=self._counts_calls)
+            return self._frame.bind(diversion)
         if not _compiling.acquire(blocking=self._waits):
             self.stats.native_runs += 1
             return self._frame.native
@@ -325,7 +345,7 @@ class Dispatcher:
     def _call_again(self) -> BoxedCallable:
         """Returns the function that enters the frame again, with the entries that there are now."""
         self.stats.take_back(of_calls=self._counts_calls)
-        return self._frame.bind(self.function)
+        return self._frame.bind(self._with_owner())
 
     def _is_stopped(self) -> bool:
         """Returns whether compiling has ended for the backend in force. After many calls of which none fitted an entry,
@@ -335,7 +355,7 @@ class Dispatcher:
             return False
         start, missed = self._stopped_backends[key]
         self._stopped_backends[key] = (start, missed + 1)
-        if missed + 1 >= _MOST_MISSES and counted_so_far(self._count) - start == missed + 1:
+        if missed + 1 >= _MOST_MISSES and self._counter.count() - start == missed + 1:
             self.leave_to_python()
             self._on_end()
         return True

@@ -5,7 +5,7 @@ one entry:
 
     def f(x, *args, k=None):
         try:
-            changed = code_7 and (function.__code__ is not code or function.__kwdefaults__ is not keyword_defaults)
+            changed = function_7.__code__ is not code or function_7.__kwdefaults__ is not keyword_defaults
         except NameError:  # this code has been given to another function
             raise __import__("minidynamo.frontend.frames", fromlist=["refuse_copy"]).refuse_copy('f') from None
         if changed:
@@ -15,7 +15,7 @@ one entry:
                 return start_anew([x, args, k])
             k = keyword_defaults['k']
         try:
-            if count() & 1023 == 16:
+            if None not in ticks:
                 time_guards([x, args, k])
             try:
                 fits = True if x is None else False
@@ -66,7 +66,7 @@ def dispatch_source(
     that its statements use.
     """
     names = frame.names
-    lines = [f"if {names.count}() & 1023 == 16:"]
+    lines = [f"if None not in {names.ticks}:"]  # takes an item: see `Counter`
     lines.append(f"    {names.time_guards}([{', '.join(frame.parameters)}])")
     for entry, body in bodies.items():
         if statements and entry in statements:

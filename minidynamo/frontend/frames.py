@@ -9,6 +9,7 @@ import functools
 import inspect
 import itertools
 import types
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -39,8 +40,10 @@ class OwnNames:
     native: str
     body: str
     count: str
+    ticks: str
     time_guards: str
     step: str
+    owner: str
     function: str
     code: str
     defaults: str
@@ -65,10 +68,12 @@ def _avoiding(name: str, parameters: Sequence[str]) -> str:
 class RootFrame:
     """A call of a user's function."""
 
-    def __init__(self, fn: types.FunctionType, name: str | None = None) -> None:
+    def __init__(self, fn: types.FunctionType, name: str | None = None, owner: weakref.ref[Any] | None = None) -> None:
+        """`owner`: the first argument of all calls; the generated function does not take it."""
         code = fn.__code__
         names = iter(code.co_varnames)
         self.fn = fn
+        self.owner = owner
         self.name = name or fn.__qualname__
         self.function_name = _function_name(fn.__name__)
         #: the name of the function's module
@@ -90,7 +95,7 @@ class RootFrame:
         known = {name: getattr(fn, attribute) for attribute, name in self._definition()}
         # A name in the globals of this function only: code copied to another function does not find the name.
         number = next(_marks)
-        self.mark = f"{self.names.code}_{number}"
+        self.mark = f"{self.names.function}_{number}"
         # In-place changes may add keys to the dict of keyword defaults: any keyword-only parameter may be left out.
         keywords = self.keywords if fn.__kwdefaults__ is not None else ()
         optional = (*self.positional[len(self.positional) - len(self.defaults) :], *keywords)
@@ -98,7 +103,7 @@ class RootFrame:
         self._left_out_names = {name: f"{self.names.left_out}_{number}_{name}" for name in optional}
         marks = {self._left_out_names[name]: mark for name, mark in self.left_out.items()}
         #: the objects that `validity_check` names
-        self.facts: dict[str, Any] = {self.names.function: fn, self.mark: True, **known, **marks}
+        self.facts: dict[str, Any] = {self.mark: fn, self.names.owner: owner, **known, **marks}
         #: lines that return early if the code or the defaults of the user's function have changed, and that replace
         #: left out arguments by defaults
         self.validity_check = self._validity_check()
@@ -106,9 +111,11 @@ class RootFrame:
     def _signature(self) -> str:
         """Returns the text of the parameters; the values of defaults are attributes of the function."""
         required = len(self.positional) - len(self.defaults)
+        first = 0 if self.owner is None else 1
         texts = [f"{name}=None" if k >= required else name for k, name in enumerate(self.positional)]
-        if self.positional_only:
+        if self.positional_only[first:]:
             texts.insert(len(self.positional_only), "/")
+        del texts[:first]
         texts += [f"*{name}" for name in self.star] or (["*"] if self.keywords else [])
         texts += [f"{name}=None" if name in self.keyword_defaults else name for name in self.keywords]
         return ", ".join([*texts, *(f"**{name}" for name in self.star_star)])
@@ -126,10 +133,11 @@ class RootFrame:
         """Returns the lines that compare code and defaults in each call: Python sends no event when they change."""
         names = self.names
         compared = ((attribute, name) for attribute, name in self._definition() if self.facts[name] is not None)
-        changed = " or ".join(f"{names.function}.{attribute} is not {name}" for attribute, name in compared)
+        changed = " or ".join(f"{self.mark}.{attribute} is not {name}" for attribute, name in compared)
+        owner = [] if self.owner is None else [f"    {self.positional[0]} = {names.owner}()"]
         refuse = f'__import__("{__name__}", fromlist=["refuse_copy"]).refuse_copy({self.name!r})'
         return (
-            *("try:", f"    {names.changed} = {self.mark} and ({changed})"),
+            *("try:", f"    {names.changed} = {changed}", *owner),
             *("except NameError:", f"    raise {refuse} from None"),
             *(f"if {names.changed}:", f"    {self._start_anew()}"),
             *(line for name in self.left_out for line in self._default(name)),
@@ -170,7 +178,7 @@ class RootFrame:
         return self.bind(self.fn)
 
     def bind(self, function: Callable[..., Any]) -> BoxedCallable:
-        """Returns a boxed form of a function with this signature."""
+        """Returns a boxed form of a function with the signature of the user's function."""
         boxed: BoxedCallable = self._binder(function)
         return boxed
 

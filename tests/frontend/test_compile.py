@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import gc
 import inspect
 import io
 import pickle
@@ -380,6 +381,38 @@ def test_a_module_is_compiled_anew_when_compiled_again():
     minidynamo.compile(module, backend=second)(x)
     minidynamo.uncompile(module)(x)
     assert (first.frame_count, second.frame_count) == (1, 1)
+
+
+def test_a_module_compiled_with_two_sets_of_keywords_keeps_both_and_dies_at_once():
+    module, x = Net(), torch.randn(5, 3)
+    counters = CompileCounter(), CompileCounter()
+    for _ in range(3):
+        for counter in counters:
+            minidynamo.compile(module, backend=counter)(x)
+    assert [counter.frame_count for counter in counters] == [1, 1]
+    gc.disable()
+    try:
+        reference, call = weakref.ref(module), weakref.ref(module._compiled_call_impl)
+        del module
+        assert reference() is None and call() is None
+    finally:
+        gc.enable()
+
+
+def test_the_compiled_call_of_a_module_is_the_dispatcher():
+    module = eager(Net())
+    module(torch.randn(5, 3))
+    dispatcher = compiled_record(module).root()
+    assert module._compiled_call_impl is dispatcher.function
+    assert dispatcher.source().startswith("def call_impl(*args, **kwargs):\n")
+
+
+def test_the_compiled_call_of_a_dead_module_raises_an_error():
+    module = eager(Net())
+    call = module._compiled_call_impl
+    del module
+    with pytest.raises(AttributeError, match="NoneType"):
+        call(torch.randn(5, 3))
 
 
 def test_a_module_that_holds_a_compiled_module():

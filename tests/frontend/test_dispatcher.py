@@ -130,12 +130,12 @@ def test_generated_source_is_this():
     compiled = dispatcher.function
     dispatcher.install(entry(echo, "a is None"))
     assert (
-        re.sub(r"(code|left_out)_\d+", r"\1_7", dispatcher.source())
+        re.sub(r"(function|left_out)_\d+", r"\1_7", dispatcher.source())
         == """\
 def everything(a, /, b=None, *args, k=None, **kw):
     try:
-        changed = code_7 and (function.__code__ is not code or function.__defaults__ is not defaults or \
-function.__kwdefaults__ is not keyword_defaults)
+        changed = function_7.__code__ is not code or function_7.__defaults__ is not defaults or \
+function_7.__kwdefaults__ is not keyword_defaults
     except NameError:
         raise __import__("minidynamo.frontend.frames", fromlist=["refuse_copy"]).refuse_copy('everything') from None
     if changed:
@@ -147,7 +147,7 @@ function.__kwdefaults__ is not keyword_defaults)
             return start_anew([a, b, args, k, kw])
         k = keyword_defaults['k']
     try:
-        if count() & 1023 == 16:
+        if None not in ticks:
             time_guards([a, b, args, k, kw])
         try:
             fits = True if a is None else False
@@ -493,7 +493,7 @@ def test_resume_point_takes_its_list_to_the_body():
         == """\
 def loop_from_line_NN(boxed):
     stack_0, total, = boxed
-    if count() & 1023 == 16:
+    if None not in ticks:
         time_guards([stack_0, total])
     try:
         fits = True if total == 3 else False

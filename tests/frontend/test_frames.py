@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import inspect
 import types
+import weakref
 
 import pytest
+import torch
 
 from minidynamo.frontend.frames import OwnNames, RootFrame
 
@@ -45,6 +47,20 @@ def test_a_call_is_given_again_to_a_function_with_other_defaults(arguments):
     call_arguments = frame.call_arguments(values)
     assert everything(*call_arguments[0], **call_arguments[1]) == everything(*args, **kwargs)
     assert ("k" in call_arguments[1]) == ("k" in kwargs)
+
+
+@pytest.mark.parametrize(
+    ("fn", "signature"),
+    [
+        (lambda self, *args, **kwargs: 0, "*args, **kwargs"),
+        (lambda self, /, a, b=2: 0, "a, b=None"),
+        (lambda self, a, /, *, k: 0, "a, /, *, k"),
+    ],
+)
+def test_the_function_of_an_owner_does_not_take_it(fn, signature):
+    owner = torch.nn.Module()
+    frame = RootFrame(fn, "name", weakref.ref(owner))
+    assert frame.signature == signature and frame.parameters[0] == "self"
 
 
 def test_what_has_no_name_is_given_by_its_place():
