@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -82,16 +83,36 @@ def _cpu_lines() -> list[str]:
 
 
 def main() -> None:
-    """Measures and prints. The measurements of `OWN_TABLES` count programs and graphs."""
-    if sys.argv[1:2] and sys.argv[1] in OWN_TABLES:
+    """Measures and prints: one table of all named `MEASUREMENTS`, then each of `OWN_TABLES` in a process of its own.
+
+    Where a table of `OWN_TABLES` is the only measurement named, all further arguments belong to it.
+    """
+    if _names_one_table(sys.argv[1:]):
         return OWN_TABLES[sys.argv[1]](sys.argv[2:])
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"any of {', '.join(MEASUREMENTS)}; all without one")
+    shared, own = ", ".join(MEASUREMENTS), ", ".join(OWN_TABLES)
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"any of {shared} (all of these without a name), {own}"
+    )
     parser.add_argument("--quick", action="store_true", help="few rounds: to see that it works, not for numbers")
     parser.add_argument("--markdown", action="store_true", help="print the table for a document, too")
     options = parser.parse_args()
-    names = chosen(parser, options.names, MEASUREMENTS, "measurement")
+    names = chosen(parser, options.names or list(MEASUREMENTS), [*MEASUREMENTS, *OWN_TABLES], "measurement")
+    if together := [name for name in names if name in MEASUREMENTS]:
+        _measure_together(together, options)
+    for name in names:
+        if name in OWN_TABLES:
+            subprocess.run([sys.executable, "-m", "benchmarks", name], check=True)
 
+
+def _names_one_table(arguments: list[str]) -> bool:
+    """True if the first argument names one of `OWN_TABLES`, and no later one names a measurement."""
+    named = [argument in MEASUREMENTS or argument in OWN_TABLES for argument in arguments]
+    return bool(arguments) and arguments[0] in OWN_TABLES and not any(named[1:])
+
+
+def _measure_together(names: list[str], options: argparse.Namespace) -> None:
+    """Prints a table of the named `MEASUREMENTS`, and each row as soon as it is measured."""
     console = wide_console()
     console.print(machine(), soft_wrap=True)
     rows = []
