@@ -252,7 +252,7 @@ def test_other_numbers_are_constants(name: str) -> None:
 
 
 CHECKPOINTED: dict[str, Callable[..., Any]] = {
-    **{name: DRAWS[name] for name in ("dropout", "dropout in place", "dropout of features", "draws")},
+    **{name: DRAWS[name] for name in ("dropout", "dropout in place", "draws")},
     **{name: VALUES_ONLY[name] for name in ("momentum", "averages", "huber loss", "lists")},
     "drawn again": lambda x, n: F.dropout(x.repeat(20, 10, 1).sin(), n).cos(),
     "one in another": lambda x, n: (
