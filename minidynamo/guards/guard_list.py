@@ -33,6 +33,8 @@ class GuardList:
         self._where = where
         self._guards: dict[int, Guard] = {}  # by id, in the order of installation
         self._at: dict[Source, dict[Any, Guard]] = {}  # per source: by kind, or by kind and the part of `expected`
+        #: sources of which guards always hold, with the kinds of these guards (None: all kinds)
+        self.certain: dict[Source, frozenset[GuardKind] | None] = {}
 
     def __iter__(self) -> Iterator[Guard]:
         return (guard for guard in self._guards.values() if not self._is_covered(guard))
@@ -69,11 +71,18 @@ class GuardList:
             return item.key in range(-length.expected, length.expected)
         return (GuardKind.HAS_KEY, item.key) in known
 
+    def _is_certain(self, source: Source, kind: GuardKind) -> bool:
+        known = [self.certain[part] for part in (source, *source.bases()) if part in self.certain]
+        return any(kinds is None or kind in kinds for kinds in known)
+
     def install(self, source: Source, kind: GuardKind, expected: Any) -> None:
         """Installs a guard, once. Identity and class of a constant cannot change and need no guard."""
         if kind in _OF_CONSTANTS and isinstance(source, Constant):
             return
+        if self.certain and self._is_certain(source, kind):
+            return
         if kind is GuardKind.DISTINCT_OBJECTS:
+            expected = tuple(each for each in expected if not self._is_certain(each, kind))
             for other in expected:
                 if (kind, (source,)) in self._at.get(other, {}):  # the same guard, with the sources swapped
                     expected = tuple(each for each in expected if each != other)

@@ -139,6 +139,11 @@ class OutputGraph:
             self.on_kind(source)
         self._guards.install(source, kind, expected)
 
+    def hold_certain(self, source: Source, kinds: frozenset[GuardKind] | None = None) -> None:
+        """Installs no guards of these kinds (None: of any kind) on an object that the program creates in each call, nor
+        on its parts: what they would check is the same in each call."""
+        self._guards.certain[source] = kinds
+
     def guard_attention(self) -> None:
         """Guards the allowed implementations of attention, which are not part of the global state."""
         source = Result(Constant(allowed_attention, "allowed_attention"))

@@ -38,7 +38,7 @@ from minidynamo.variables.tensors import ArrayVariable, TensorVariable
 
 LARGEST_RESULT = 10_000
 _MOST_ELEMENTS_READ = 64
-_FACTS = ("dtype", "itemsize", "nbytes", "ndim", "shape", "size")
+FACTS = ("dtype", "itemsize", "nbytes", "ndim", "shape", "size")
 _METHODS = """
     all any argmax argmin argsort astype clip copy cumprod cumsum dot flatten max mean min prod repeat round std sum var
 """
@@ -127,7 +127,7 @@ for _function in _MAKERS:
 
 @looks_up(ArrayVariable)
 def _attribute(tx: Tracer, obj: ArrayVariable, name: str) -> VariableTracker | None:
-    if name in _FACTS:
+    if name in FACTS:
         return from_constant(getattr(obj.value, name))
     if callable(getattr(np.ndarray, name, None)):
         return BoundBuiltin(obj, name)
@@ -269,7 +269,7 @@ def _tensor_over_external(tx: Tracer, array: VariableTracker) -> VariableTracker
 
 @registry.attributes(OpaqueVariable)
 def _fact_of_argument(tx: Tracer, obj: OpaqueVariable, name: str) -> VariableTracker | None:
-    if type(obj.value) is not np.ndarray or name not in _FACTS or obj.source is None:
+    if type(obj.value) is not np.ndarray or name not in FACTS or obj.source is None:
         return None
     return tx.wrap(getattr(obj.value, name), Attr(obj.source, name))
 

@@ -2,8 +2,7 @@
 
 The residual program draws the numbers before the graph runs, by the same functions and in the same order as the
 program. Capture draws nothing: it uses an example number, on which no decision may depend. A decision (an `if`, an
-index, a size) breaks the graph before the decision, and the next part receives the number as an argument. Draws from
-numpy's generators run eagerly.
+index, a size) breaks the graph before the decision, and the next part receives the number as an argument.
 """
 
 from __future__ import annotations
@@ -11,10 +10,9 @@ from __future__ import annotations
 import functools
 import itertools
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
-import numpy as np
 import torch.fx
 
 from minidynamo.guards.guard import GuardKind
@@ -28,9 +26,7 @@ from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import as_constant
 from minidynamo.tracer.records.fix_hints import HINTS_BY_CLASS
 from minidynamo.tracer.records.side_effects import Draw
-from minidynamo.tracer.wrap import same_object
 from minidynamo.variables.base import ConstantVariable, NumberVariable, VariableTracker
-from minidynamo.variables.callables import BuiltinVariable
 from minidynamo.variables.containers import SequenceVariable, TupleVariable
 from minidynamo.variables.objects import OpaqueVariable
 
@@ -71,14 +67,14 @@ def _draw(method: Callable[..., Any], tx: Tracer, generator: VariableTracker, /,
     call = computed_text(f"{{0}}({', '.join(parameters)})", Constant(method, name), generator_source, *arguments)
     if call is None or type(example) not in (int, float, type(None)):
         tx.break_graph("MD206", f"Random.{name} is used", why="Its result is no plain number.")
-    number = _record_draw(tx, generator_source, call, has_result=example is not None)
+    number = record_draw(tx, generator_source, call, has_result=example is not None)
     if number is None:
         return ConstantVariable(None)
     return tx.graph.integer(example, number) if type(example) is int else tx.graph.floating(example, number)
 
 
-def _record_draw(tx: Tracer, generator: Source, call: Computed, *, has_result: bool) -> Drawn | None:
-    """Records a call that changes a generator; returns the source of its result."""
+def record_draw(tx: Tracer, generator: Source, call: Computed, *, has_result: bool) -> Drawn | None:
+    """Records a call that changes a generator, or that reads an earlier result; returns the source of its result."""
     draws = tx.side_effects.draws
     number = Drawn(_unused_name(tx, len(draws))) if has_result else None
     nodes = [*_new_nodes(tx.graph.graph)]
@@ -88,6 +84,17 @@ def _record_draw(tx: Tracer, generator: Source, call: Computed, *, has_result: b
         node.meta["drawn_behind"] = True
     tx.side_effects.draw(Draw(number, generator, call, late))
     return number
+
+
+def reason_against_early_call(tx: Tracer) -> str:
+    """Returns the reason why nothing can be drawn before the graph runs; "" if it can."""
+    if tx.graph.shapes.trip_counts is None:
+        return "With `dynamic=False` a graph takes no numbers that vary."
+    if tx.graph.subgraph is not None:
+        return "It is drawn in a part of the graph that may run twice, or not at all."
+    if not all(map(only_computes, _new_nodes(tx.graph.graph))):
+        return "The graph calls a function that may draw before it."
+    return ""
 
 
 def _new_nodes(graph: torch.fx.Graph) -> Iterator[torch.fx.Node]:
@@ -101,12 +108,9 @@ def _reason_against_draw(tx: Tracer, name: str, generator: VariableTracker, argu
         return "minidynamo passes objects of this class on but cannot look into them."
     if generator.source is None or not {name, *_CALLED_METHODS}.isdisjoint(instance_dict(generator.value) or ()):
         return "The generator has methods of its own."
-    if tx.graph.shapes.trip_counts is None:
-        return "With `dynamic=False` a graph takes no numbers that vary."
-    if tx.graph.subgraph is not None:
-        return "It is drawn in a part of the graph that may run twice, or not at all."
-    if not all(map(only_computes, _new_nodes(tx.graph.graph))):
-        return "The graph calls a function that may draw before it."
+    why = reason_against_early_call(tx)
+    if why:
+        return why
     for argument in arguments:
         if isinstance(argument, NumberVariable):
             if name not in _ANY_NUMBER_METHODS:
@@ -133,27 +137,18 @@ def _unused_name(tx: Tracer, number: int) -> str:
 
 def _leave_to_python(name: str, tx: Tracer, /, *args: VariableTracker, **kwargs: VariableTracker) -> NoReturn:
     why = "minidynamo passes objects of this class on but cannot look into them."
-    tx.break_graph("MD206", f"{name} is used", why=why, fix=HINTS_BY_CLASS["Random"])
+    tx.break_graph("MD206", f"Random.{name} is used", why=why, fix=HINTS_BY_CLASS["Random"])
 
 
-def _run_eagerly(cls: type, names: Iterable[str]) -> None:
-    """Registers methods of generators that break the graph."""
-    for name in names:
-        registry.opaque_method(getattr(cls, name))(functools.partial(_leave_to_python, f"{cls.__name__}.{name}"))
-
-
-_run_eagerly(random.Random, ("choices", "sample", "shuffle"))
-# numpy's methods are written in Cython.
-registry.wrapper(type(np.random.Generator.random))(same_object(BuiltinVariable))
-for _class in (np.random.RandomState, np.random.Generator):
-    _run_eagerly(_class, (name for name in vars(_class) if name[0] != "_" and callable(getattr(_class, name))))
+for _name in ("choices", "sample", "shuffle"):
+    registry.opaque_method(getattr(random.Random, _name))(functools.partial(_leave_to_python, _name))
 
 
 @registry.opaque_method(random.Random.choice)
 def _choice(tx: Tracer, generator: VariableTracker, /, seq: VariableTracker) -> VariableTracker:
     options = _options(seq)
     if options is None:
-        _leave_to_python("Random.choice", tx)
+        _leave_to_python("choice", tx)
     chosen: VariableTracker = _draw(random.Random.choice, tx, generator, options)
     return chosen
 

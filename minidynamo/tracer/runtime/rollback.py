@@ -7,11 +7,13 @@ restoring them.
 from __future__ import annotations
 
 import contextlib
+import functools
 import random
 import weakref
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 
 from minidynamo import compat
@@ -101,8 +103,8 @@ class HeldSlot(HeldPlace):
 
 
 RandomStates = list[tuple[torch.Generator, torch.Generator]]
-DrawnStates = list[tuple[random.Random, Any]]
-"""Generators of Python, each with a state."""
+DrawnStates = list[tuple[Callable[[Any], None], Any]]
+"""For each generator of Python or numpy: the function that sets its state, and a state."""
 
 
 def random_states() -> RandomStates:
@@ -112,9 +114,18 @@ def random_states() -> RandomStates:
     return [(generator, generator.clone_state()) for generator in (torch.default_generator, *on_gpus)]
 
 
-def states_of(*generators: random.Random) -> DrawnStates:
-    """Returns the states of random number generators of Python, up to 20 KB each."""
-    return [(generator, generator.getstate()) for generator in generators]
+def states_of(*generators: Any) -> DrawnStates:
+    """Returns the states of random number generators of Python and numpy, up to 20 KB each."""
+    return [*map(_state_of, generators)]
+
+
+def _state_of(generator: Any) -> tuple[Callable[[Any], None], Any]:
+    if isinstance(generator, random.Random):
+        return generator.setstate, generator.getstate()
+    if isinstance(generator, np.random.RandomState):
+        return generator.set_state, generator.get_state()
+    bits = generator.bit_generator
+    return functools.partial(setattr, bits, "state"), bits.state
 
 
 class Overwritten:
@@ -210,8 +221,8 @@ def explain(error: BaseException, lost: str = "") -> None:
 
 def undrawn(drawn: DrawnStates, values: list[Any]) -> list[Any]:
     """Returns `values`, after resetting the generators to their states before the numbers were drawn."""
-    for generator, state in drawn:
-        generator.setstate(state)
+    for set_state, state in drawn:
+        set_state(state)
     return values
 
 

@@ -218,4 +218,4 @@ def test_the_state_is_kept_once_for_each_generator() -> None:
     exec("\n".join(lines), found)
     expected = random.Random(4)
     assert (found["drawn_0"], found["drawn_1"]) == (expected.uniform(0, 1), expected.uniform(0, 1))
-    assert found[before] == [(Model.generator, random.Random(4).getstate())]
+    assert found[before] == [(Model.generator.setstate, random.Random(4).getstate())]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 
-import numpy as np
 import pytest
 import torch
 
@@ -13,7 +12,6 @@ from minidynamo.errors import Unsupported
 from minidynamo.testing import assert_same_as_eager
 
 GENERATOR = random.Random(1)
-NUMPY_GENERATOR = np.random.default_rng(0)
 OWN = random.Random(2)
 OWN.random = lambda: 0.5
 
@@ -74,26 +72,3 @@ def test_a_generator_of_the_program_is_created_eagerly():
         return x * chance.random(), items, chance.sample(items, 2), chance.getrandbits(70)
 
     assert_same_as_eager(program, lambda: torch.ones(3), lambda: torch.ones(3))
-
-
-def of_the_module(x):
-    return x + torch.from_numpy(np.random.rand(4)) + torch.as_tensor(np.random.randint(0, 9, 4))
-
-
-def of_a_generator(x):
-    return x * torch.from_numpy(NUMPY_GENERATOR.standard_normal(4)) * NUMPY_GENERATOR.random()
-
-
-@pytest.mark.parametrize(
-    ("program", "name"), [(of_the_module, "RandomState.rand"), (of_a_generator, "Generator.standard_normal")]
-)
-def test_numpy_draws_eagerly(program, name):
-    compiled = minidynamo.compile(program, backend="eager")
-    for seed in range(3):
-        results = []
-        for run in (program, compiled):
-            np.random.seed(seed)
-            NUMPY_GENERATOR.bit_generator.state = np.random.default_rng(seed).bit_generator.state
-            results.append((run(torch.ones(4)).tolist(), np.random.rand(), NUMPY_GENERATOR.random()))
-        assert results[0] == results[1]
-    assert f"MD206 graph break: {name} is used" in str(compiled.breaks())
