@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import functools
 import weakref
 
 import torch
@@ -27,24 +26,8 @@ class Holder:
         self.part = part
 
 
-class Slotted:
-    __slots__ = ("part",)
-
-    def __init__(self, part):
-        self.part = part
-
-
 def waiting(part):
     yield part
-
-
-def raised(part):
-    held = [part]
-    try:
-        raise ValueError
-    except ValueError as error:
-        assert held
-        return error
 
 
 def in_a_loop(part):
@@ -57,18 +40,11 @@ CONTAINERS = {
     "list": lambda part: [[part]],
     "dict": lambda part: {"a": {"b": (part,)}},
     "key": lambda part: {(part, 1): 1},
-    "key that is a tensor": lambda part: {torch.ones(1): [part]},
-    "set": lambda part: {frozenset({part})},
     "deque": lambda part: collections.deque([[part]]),
     "objects": lambda part: Holder(Holder(part)),
-    "slots": lambda part: [Slotted(Slotted(part))],
     "closure": lambda part: [lambda: part],
-    "default": lambda part: lambda other=part: other,
-    "partial": lambda part: functools.partial(print, part),
     "bound method": lambda part: part.__init__,
     "generator": waiting,
-    "exception": raised,
-    "iterator": lambda part: iter([part]),
     "module": lambda part: torch.nn.Sequential(torch.nn.Linear(1, 1), Member(part)),
     "circle": in_a_loop,
     "twice": lambda part: [part, Holder(part)],
@@ -135,13 +111,6 @@ class OfTensors:
         between = len(dead)
         x = x * 2
         return x, between, len(dead)
-
-    def behind_an_effect(x, dead):
-        dead.append("before")
-        y = x + 1
-        del x
-        dead.append("after")
-        return y, [*dead]
 
     def behind_a_break(x, dead):
         y = x + 1
@@ -239,61 +208,6 @@ class Deaths:
                 yield fn(vector())
                 if finalizer is not None:
                     finalizer.detach()
-
-    def what_the_program_has_looked_at(compiled):
-        dead = []
-        holder = Holder()
-
-        @compiled
-        def replace(x):
-            name = holder.part.part.part.name + holder.part.part.part.name
-            scale = len(holder.part.part.part.name) + holder.part.part.scale
-            holder.part = None
-            return x * scale, name, len(dead)
-
-        @compiled
-        def given_up(tree, x):
-            name = tree.part.part.name
-            tree = None
-            return x + 1, name, len(dead), tree
-
-        for is_watched in (True, True, False):
-            for fn in (replace, given_up):
-                dead.clear()
-                part = Part()
-                finalizer = weakref.finalize(part, dead.append, 1) if is_watched else None
-                tree = Holder(Holder(part))
-                tree.scale = tree.part.scale = 2
-                del part
-                if fn is replace:
-                    holder.part = tree
-                    del tree
-                    yield fn(vector())
-                else:
-                    trees = [tree]
-                    del tree
-                    yield fn(trees.pop(), vector())
-                if finalizer is not None:
-                    finalizer.detach()
-
-    def functions(compiled):
-        dead = []
-        holder = Holder()
-
-        def made():
-            return lambda x: x * 2
-
-        @compiled
-        def replace(x):
-            holder.part = None
-            return x + 1, len(dead)
-
-        for is_watched in (True, False, True):
-            dead.clear()
-            holder.part = made()
-            if is_watched:
-                weakref.finalize(holder.part, dead.append, 1)
-            yield replace(vector())
 
     def gradients(compiled):
         dead = []

@@ -127,12 +127,6 @@ class OfDicts:
         thing["a"] = x
         return x + 1, len(dead)
 
-    def set_item_without_a_name(thing, dead, x):
-        thing[None] = x
-        thing[None] = 1
-        del thing["a"]
-        return x + 1, len(dead)
-
     def delete_item(thing, dead, x):
         del thing["b"]
         return x + 1, len(dead)
@@ -143,17 +137,8 @@ class OfDicts:
         name = thing.pop("b").name
         return x + 1, between, name, len(dead)
 
-    def update_items(thing, dead, x):
-        thing.update(a=1, d=2)
-        return x + 1, len(dead)
-
     def clear_items(thing, dead, x):
         thing.clear()
-        return x + 1, len(dead)
-
-    def pop_last_item(thing, dead, x):
-        thing.popitem()
-        thing.popitem()
         return x + 1, len(dead)
 
 
@@ -205,10 +190,6 @@ class OfLists:
         del kept
         return x + 1, between, then, len(dead)
 
-    def delete_elements(thing, dead, x):
-        del thing[1:]
-        return x + 1, len(dead)
-
     def clear_elements(thing, dead, x):
         thing.clear()
         return x + 1, len(dead)
@@ -216,13 +197,6 @@ class OfLists:
     def assign_elements(thing, dead, x):
         thing[:] = [x, x]
         return x + 1, len(dead)
-
-    def assign_the_same_elements(thing, dead, x):
-        thing[:] = thing[::-1]
-        thing.reverse()
-        before = len(dead)
-        thing.remove(thing[2])
-        return x + 1, before, len(dead)
 
     def in_a_loop(thing, dead, x):
         found = []
@@ -244,22 +218,6 @@ class OfAttributes:
         del thing.part
         return x + 1, len(dead)
 
-    def set_attributes_in_a_callee(thing, dead, x):
-        def replace():
-            thing.part = 3
-            between = len(dead)
-            thing.other = 4
-            return between, len(dead)
-
-        return x + 1, replace()
-
-    def set_by_name(thing, dead, x):
-        before = thing.part.name
-        setattr(thing, "part", None)  # noqa: B010
-        between = len(dead)
-        thing.__dict__["other"] = x
-        return x + 1, before, between, len(dead)
-
     def move_to_another_place(thing, dead, x):
         kept = thing.part
         thing.part = None
@@ -269,14 +227,6 @@ class OfAttributes:
         del kept
         thing.other = None
         return x + 1, between, then, len(dead)
-
-    def in_a_try(thing, dead, x):
-        try:
-            thing.part = None
-            found = len(dead)
-        finally:
-            x = x + 1
-        return x, found
 
 
 CURRENT = None
@@ -394,43 +344,6 @@ class Deaths:
             holder.part = cls("old")
             yield replace(vector())
 
-    def keys_and_elements_that_are_looked_at(compiled):
-        watch = Watch()
-
-        @compiled
-        def looked_up(values, part, x):
-            return x * values[part]
-
-        @compiled
-        def looped_over(values, x):
-            for part, scale in values.items():
-                x = x * scale + len(part.name)
-            return x
-
-        @compiled
-        def is_element(parts, part, x):
-            return x * 2 if part in parts and len(parts) == 1 else x
-
-        @compiled
-        def pairs(found, x):
-            return x * len(found | {("b", 1)})
-
-        @compiled
-        def replaced(values, part, x):
-            values[part] = x
-            return x + 1, len(watch.dead)
-
-        for _ in range(3):
-            watch.dead.clear()
-            part = watch.watched(Part())
-            values, parts = {part: 2}, {part}
-            yield looked_up(values, part, vector()), looped_over(values, vector()), is_element(parts, part, vector())
-            yield pairs({("a", part)}, vector())
-            values[part] = watch.watched(Part("value"))
-            yield replaced(values, part, vector())
-            del part, values, parts
-            yield len(watch.dead)
-
     def suspended_generators(compiled):
         log = []
 
@@ -532,28 +445,6 @@ class OfPoppedElements:
         part = None
         return x + 1, name, before, len(dead)
 
-    def in_a_function(parts, dead, x):
-        read = (lambda part: lambda: part.name)(parts.pop())
-        name, before = read(), len(dead)
-        read = None
-        return x + 1, name, before, len(dead)
-
-    def in_defaults(parts, dead, x):
-        def read(part=parts.pop(), *, other=parts.pop()):  # noqa: B008
-            return part.name, other.name
-
-        names, before = read(), len(dead)
-        del read
-        return x + 1, names, before, len(dead)
-
-    def in_defaults_that_are_replaced(parts, dead, x):
-        read = lambda part=parts.pop(): len(dead)  # noqa: B008, E731
-        before = read()
-        read.__defaults__ = (parts.pop(),)
-        between = read()
-        read.__defaults__ = None
-        return x + 1, before, between, read(3)
-
     def in_a_generator(parts, dead, x):
         def names(part):
             yield part.name
@@ -571,36 +462,12 @@ class OfPoppedElements:
         del made
         return x + 1, before, len(dead)
 
-    def in_an_exception(parts, dead, x):
-        try:
-            raise ValueError(parts.pop())
-        except ValueError as error:
-            before = len(dead), len(error.args)
-        return x + 1, before, len(dead)
-
     def in_a_callee(parts, dead, x):
         def forget(part):
             del part
             return len(dead)
 
         return x + 1, forget(parts.pop()), len(dead)
-
-    def in_a_loop_over_what_is_popped(parts, dead, x):
-        parts.append([parts.pop(), parts.pop()])
-        found = []
-        for _part in parts.pop():
-            x = x + 1
-            found.append(len(dead))
-        found.append(len(dead))
-        _part = None
-        return x, found, len(dead)
-
-    def rest_of_arguments(parts, dead, x):
-        def second(*rest):
-            rest = rest[1:]
-            return rest[0].name, len(dead)
-
-        return x + 1, second(parts.pop(), parts.pop()), len(dead)
 
 
 def test_what_lives_on_elsewhere_breaks_nothing():
