@@ -60,11 +60,8 @@ class ConstantVariable(VariableTracker):
         *,
         source: Source | None = None,
         on_read: Callable[[], object] | None = None,
-        new_on_each_read: bool = False,
     ) -> None:
         super().__init__(source=source)
-        #: Whether each read of the source returns a new object, as a read of a tensor's size does.
-        self.new_on_each_read = new_on_each_read
         #: The value in this call; using it guards nothing.
         self.unguarded_value = value
         #: Called at the first use of `value`; it adds the guard.
@@ -102,7 +99,6 @@ class LazyTextVariable(ConstantVariable):
 
     python_type: Any = str
     unguarded_value: Any = property(attrgetter("value"))
-    new_on_each_read = False
     is_read = True  # there is no guard that a read could avoid
 
     def __init__(

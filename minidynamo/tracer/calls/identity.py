@@ -9,7 +9,7 @@ import operator
 
 from minidynamo.errors import Diagnostic, SkipFrame
 from minidynamo.guards.guard import GuardKind
-from minidynamo.guards.source import Computed, Constant
+from minidynamo.guards.source import Computed, Constant, is_new_each_read
 from minidynamo.guards.values import same_value
 from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.lazy.lazy_value import same_lazy_object
@@ -92,7 +92,7 @@ def _is_same_plain_value(tx: Tracer, left: VariableTracker, right: VariableTrack
             raise SkipFrame(Diagnostic("MD230", what, why=why, fix="Compare with `==`.", where=tx.frames[0].location))
         tx.break_graph("MD230", what, why=why, fix="Compare with `==`.")
     same = _is_same(left, right)
-    if any(isinstance(each, ConstantVariable) and each.new_on_each_read for each in operands):
+    if any(is_new_each_read(each.source) for each in operands):
         return same
     outside, other = operands if left.source is not None else (right, left)
     if outside.source is not None:

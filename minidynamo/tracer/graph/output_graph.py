@@ -227,7 +227,7 @@ class OutputGraph:
             return ConstantVariable(value)
         kind = GuardKind.EQUALS if type(value) in (int, torch.device) else GuardKind.IDENTITY
         read = self.guard_on_read(source, kind, value)
-        fact = ConstantVariable(value, source=source, on_read=read, new_on_each_read=True)
+        fact = ConstantVariable(value, source=source, on_read=read)
         self.inputs.note_fact(tensor, fact)
         return fact
 

@@ -49,7 +49,7 @@ def attribute(tx: Tracer, whole: ConstantVariable, name: str) -> VariableTracker
     source, value = Computed(f"{{0}}.{name}", (whole.source,)), getattr(whole.unguarded_value, name)
     if whole.python_type in _OF_ANY_CLASS and type(value) in _SMALL:
         tx.guard(source, GuardKind.TYPE, type(value))
-    return _part(tx, source, value, is_kept=getattr(whole.unguarded_value, name) is value)
+    return _part(tx, source, value)
 
 
 def answer(
@@ -74,15 +74,14 @@ def answer(
     return None if "{" in shown or "}" in shown else _part(tx, Computed(template.format(shown), (whole.source,)), value)
 
 
-def _part(tx: Tracer, source: Source, value: object, *, is_kept: bool = False) -> VariableTracker | None:
-    """Returns the value read at `source`; a new object at each call unless the whole value keeps the part
-    (`is_kept`)."""
+def _part(tx: Tracer, source: Source, value: object) -> VariableTracker | None:
+    """Returns the value read at `source`."""
     if type(value) not in _SMALL:
         return None
     if type(value) is int and tx.graph.shapes.varies(source, value):
         return tx.graph.integer(value, source)
     read = tx.graph.guard_on_read(source, GuardKind.EQUALS, value)
-    return ConstantVariable(value, source=source, on_read=read, new_on_each_read=not is_kept)
+    return ConstantVariable(value, source=source, on_read=read)
 
 
 def truth(tx: Tracer, whole: ConstantVariable) -> bool:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from minidynamo.guards.guard import GuardKind
-from minidynamo.guards.source import Computed, Constant, PlainValue, Source, is_new_each_read
+from minidynamo.guards.source import Computed, Constant, PlainValue, Source
 from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.frames.unrolling import unroll_comparison
 from minidynamo.tracer.records.constants import as_constant
@@ -62,9 +62,7 @@ def specialized(variable: VariableTracker) -> VariableTracker:
         return variable
     if variable.specialized is None:
         source = None if isinstance(variable.source, Computed) else variable.source
-        variable.specialized = ConstantVariable(
-            variable.specialize(), source=source, new_on_each_read=is_new_each_read(source)
-        )
+        variable.specialized = ConstantVariable(variable.specialize(), source=source)
     return variable.specialized
 
 
@@ -235,7 +233,7 @@ def tracked(tx: Tracer, value: Any, source: Computed) -> VariableTracker | None:
         return None
     known = None if is_text else tx.graph.known(source)
     read = tx.graph.guard_on_read(source, GuardKind.EQUALS, value)
-    return known or ConstantVariable(value, source=source, new_on_each_read=is_text, on_read=read)
+    return known or ConstantVariable(value, source=source, on_read=read)
 
 
 def in_domain(tx: Tracer, domain: str, operands: Sequence[VariableTracker]) -> bool:

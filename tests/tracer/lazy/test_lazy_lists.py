@@ -58,7 +58,7 @@ def test_all_elements_are_replaced_without_a_guard_on_their_number(graph):
     new = ConstantVariable(5)
     emptied, replaced, shortened = (items_of(empty_graph(), [1, 2]) for _ in range(3))
     del emptied[:]
-    assert emptied.changes() == (0, []) and [loss.values for loss in emptied.losses()] == [(1, 2)]
+    assert emptied.changes() == (0, []) and [value for _, value in emptied.lost_values()] == [1, 2]
     replaced[:] = [new]
     assert replaced.changes() == (0, [new]) and [*replaced] == [new]
     assert not any(GuardKind.LENGTH in kinds(each._graph) for each in (emptied, replaced))
