@@ -36,8 +36,8 @@ def in_thread(function: typing.Callable[[], object]) -> None:
 
 
 def is_made_at_run_time(cls: type) -> bool:
-    """Returns whether a class is made while the program runs, as all classes written in Python and some written in C
-    are, instead of being a part of the interpreter or of a library in C."""
+    """Returns whether a class is created while the program runs: each class written in Python, and some written in C.
+    All others are parts of the interpreter or of a library in C."""
     return bool(cls.__flags__ & 1 << 9)
 
 

@@ -60,7 +60,8 @@ def recording_copies(running: Callable[[], fx.Node | None] = lambda: None) -> It
 
 
 def unaliased_result(result: Any, args: tuple[Any, ...]) -> Any:
-    """Returns a result that shares no memory with an argument, except if it is the argument itself, after a write."""
+    """Returns a copy of a result that shares memory with an argument, and any other result itself. An argument that the
+    function returns, after a write, is not copied."""
     if not isinstance(result, torch.Tensor) or any(result is arg for arg in args):
         return result
     if compat.memory_of(result) not in [compat.memory_of(arg) for arg in args if isinstance(arg, torch.Tensor)]:
@@ -79,7 +80,7 @@ def unaliased_result(result: Any, args: tuple[Any, ...]) -> Any:
 
 
 def _copied(result: torch.Tensor) -> tuple[torch.Tensor, Callable[[torch.Tensor], torch.Tensor]]:
-    """Returns new memory with the autograd history of a result, and the function that makes the replacement from it."""
+    """Returns a copy of the memory of a result, and the function that makes the replacement of the result from it."""
     creation, base = compat.creation_of(result), result._base
     if creation is None or base is None:
         return result.clone(), lambda whole: whole

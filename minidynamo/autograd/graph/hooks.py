@@ -26,9 +26,9 @@ class _InternalHooks:
 
 
 class _Unhooked:
-    """The leaves whose nodes had no hooks when the user's last hook had been registered: there has been none since."""
+    """Remembers leaves whose nodes have no hooks, until the user registers a further hook."""
 
-    #: The number of the user's hooks, and the leaves by id.
+    #: The number of the user's hooks at the time, and the leaves by id.
     known: tuple[int, dict[int, Reference]] = (0, {})
 
     @classmethod

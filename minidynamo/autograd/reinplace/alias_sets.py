@@ -68,8 +68,7 @@ class AliasSets:
             self.members[into].append(node)
 
     def readers(self, owner: fx.Node, after: int) -> list[fx.Node]:
-        """Returns, in graph order, the nodes that read data of a memory after a position, if the data was written up to
-        it."""
+        """Returns, in graph order, the nodes after a position that read data which the memory has at the position."""
         target = [node for node in self.members[owner] if self.position[node] <= after]
         readers = {user for node in target for user in node.users if self.position[user] > after and _reads(user, node)}
         return sorted(readers, key=self.position.__getitem__)
