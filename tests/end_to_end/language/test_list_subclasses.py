@@ -350,6 +350,7 @@ class MorePrograms:
     def new_one_across_a_break(x):
         items = Logged("a")
         items.append(x)
+        minidynamo.graph_break()
         print(len(items), items.n)
         items.append(x + 1)
         return items

@@ -2,6 +2,7 @@ import pytest
 import torch
 from torch import nn
 
+import minidynamo
 from minidynamo import compile as compile_function
 from minidynamo.testing import CompileCounter, assert_same_as_eager
 from tests.end_to_end.programs import Programs
@@ -154,6 +155,7 @@ class AroundForward(Counted):
 class Told(Counted):
     def __call__(self, x):
         y = super().__call__(x)
+        minidynamo.graph_break()
         print("called")
         return y + 1
 

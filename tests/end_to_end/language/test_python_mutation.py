@@ -1,5 +1,6 @@
 import torch
 
+import minidynamo
 from minidynamo import compile as compile_function
 from tests.end_to_end.programs import Programs, vector
 
@@ -110,6 +111,7 @@ class Cases:
     def change_before_a_break(x, xs):
         xs.append(2)
         y = x + len(xs)
+        minidynamo.graph_break()
         print(len(xs))
         xs.append(float(y.sum().item()) * 0)
         return y, xs

@@ -116,6 +116,7 @@ class DecidedByPython:
 
     def around_a_break(x):
         x = x * random.random()
+        minidynamo.graph_break()
         print(end="")
         return x + random.random()
 
