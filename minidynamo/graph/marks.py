@@ -39,6 +39,7 @@ FROM_DATA = "from_data"
 IN_PLACE = "in_place"
 IN_STEPS = "in_steps"
 MAY_DIE = "may die"
+ONLY_COMPUTES = "only computes"
 PARAMETER = "parameter"
 PART_OF = "part_of"
 RECORDS_WRITES = "minidynamo_records_writes"
@@ -121,6 +122,9 @@ NODE_KEYS = {
         "the input is an argument with a history: in backward it dies at its last use if the caller has released it",
         "autograd/partition/packing",
         "",
+    ),
+    ONLY_COMPUTES: Key(
+        "whether the subgraph of the node runs no code of the user", "tracer/graph/open_graphs", "tracer"
     ),
     PARAMETER: Key("whether the input is a parameter, which hooks may skip", "autograd/partition/packing", "autograd"),
     PART_OF: Key(

@@ -25,8 +25,8 @@ from minidynamo.graph.marks import COMPUTES_FIRST
 from minidynamo.graph.scalar_arguments import operator_of
 from minidynamo.guards.source import Constant, key_expression
 from minidynamo.tracer.attributes import instance_dict
-from minidynamo.tracer.frames.runtime_asserts import calls_operators_of_users, checks, only_computes
-from minidynamo.tracer.graph.dead_code import may_raise
+from minidynamo.tracer.frames.runtime_asserts import calls_operators_of_users, checks
+from minidynamo.tracer.graph.dead_code import calls_torch, may_raise
 from minidynamo.tracer.graph.written_places import Writes
 from minidynamo.tracer.reachable import reachable, target_of
 from minidynamo.tracer.reconstruct.effects import lost_effects
@@ -140,7 +140,7 @@ class RerunPrinter:
             return True
         if not takes:
             return False
-        return any(may_raise(node) and only_computes(node) for node in self.nodes)
+        return any(may_raise(node) and calls_torch(node) for node in self.nodes)
 
     @property
     def has_other_effects(self) -> bool:

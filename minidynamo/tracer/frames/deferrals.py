@@ -18,7 +18,7 @@ import torch.fx
 
 from minidynamo.compat import memory_of
 from minidynamo.tracer.frames.interpreter import Tracer
-from minidynamo.tracer.frames.runtime_asserts import only_computes
+from minidynamo.tracer.graph.dead_code import only_computes
 from minidynamo.variables.tensors import TensorVariable
 
 

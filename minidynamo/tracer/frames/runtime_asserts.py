@@ -20,12 +20,10 @@ import torch.fx
 from minidynamo.bytecode.analysis import successors, written_slots
 from minidynamo.bytecode.instructions import Instruction, decode
 from minidynamo.compat import has_saved_tensor_hooks
-from minidynamo.graph.marks import FROM_DATA
-from minidynamo.graph.torch_settings import is_switch
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Constant, Result
 from minidynamo.tracer.frames.interpreter import Frame
-from minidynamo.tracer.graph.dead_code import PYTHON_NAMESPACES, is_torch_function
+from minidynamo.tracer.graph.dead_code import assert_async, only_computes
 from minidynamo.tracer.numbers import tensor_items
 from minidynamo.tracer.records.constants import from_constant
 from minidynamo.tracer.records.traced_frame import FrameRequest, TracedFrame
@@ -36,8 +34,6 @@ from minidynamo.variables.containers import TupleVariable
 from minidynamo.variables.objects import ClassVariable
 from minidynamo.variables.tensors import ItemVariable, TensorVariable
 
-aten = torch.ops.aten
-assert_async = aten._assert_async.msg  # asserts at once for a CPU tensor
 _HOOKED = Result(Constant(has_saved_tensor_hooks, "has_saved_tensor_hooks"))
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 _MANY = 200  # the most instructions to search on one side of a branch
@@ -183,13 +179,3 @@ def can_be_rerun(traced: TracedFrame) -> bool:
 def calls_operators_of_users(graph: torch.fx.GraphModule | None) -> bool:
     """Returns whether the graph runs code of the user, whose results may differ from the promised results."""
     return graph is not None and not all(map(only_computes, graph.graph.nodes))
-
-
-def only_computes(node: torch.fx.Node) -> bool:
-    """Returns whether a node runs no code of the user."""
-    target = node.target
-    if FROM_DATA in node.meta:
-        return True
-    computes = is_torch_function(target) or target in (getattr, assert_async) or is_switch(target)
-    computes = computes or getattr(target, "__module__", "") in PYTHON_NAMESPACES or hasattr(target, "only_computes")
-    return computes or node.op != "call_function"

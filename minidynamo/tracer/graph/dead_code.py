@@ -1,4 +1,5 @@
-"""Owns the removal of unused graph nodes: a node is removed only if running it can change nothing else.
+"""Owns the removal of unused graph nodes: a node is removed only if running it can change nothing else; and the
+question whether a node runs code of the user.
 
 An operation stays, used or not, if it writes to a tensor, draws random numbers, is not torch's own, or could raise an
 error that depends on the values of tensors. Dead code of the loop IR is not here."""
@@ -12,7 +13,7 @@ import torch
 import torch.fx
 
 from minidynamo.compat import OPERATOR_NAMESPACES, OpOverload, OpOverloadPacket
-from minidynamo.graph.marks import FROM_DATA, RAISES
+from minidynamo.graph.marks import FROM_DATA, ONLY_COMPUTES, RAISES
 from minidynamo.graph.pytree import leaves
 from minidynamo.graph.torch_settings import is_switch
 
@@ -64,6 +65,10 @@ _INTEGER_NAMES = "div divide divmod floor_divide floordiv fmod gcd lcm mod pow r
 _RAISE_ON_INTEGERS = frozenset(_INTEGER_NAMES.split())
 # Python's operators of assignments, such as `ifloordiv`; each computes the same as the operator without the "i".
 _IN_PLACE = frozenset(name for name in dir(operator) if name[0] == "i" and hasattr(operator, name[1:]))
+
+aten = torch.ops.aten
+assert_async = aten._assert_async.msg
+"""The operator of runtime asserts. It asserts at once for a CPU tensor."""
 
 FORMULA = "__minidynamo_formula__"
 """The mark of functions that call a part of a backward: autograd's formula of a node, or an ATen operator."""
@@ -156,6 +161,22 @@ def is_torch_function(function: object) -> bool:
     """Returns whether the function is a function of torch that computes tensors, or an operator of Python."""
     name = getattr(function, "__name__", "")
     return any(getattr(space, name, None) is function for space in (operator, *OPERATOR_NAMESPACES))
+
+
+def only_computes(node: torch.fx.Node) -> bool:
+    """Returns whether a node, with its subgraphs, runs no code of the user."""
+    subgraphs = [given for given in node.all_input_nodes if ONLY_COMPUTES in given.meta]
+    return all(given.meta[ONLY_COMPUTES] for given in subgraphs) if subgraphs else calls_torch(node)
+
+
+def calls_torch(node: torch.fx.Node) -> bool:
+    """Returns whether a node has no subgraph and runs no code of the user."""
+    target = node.target
+    if FROM_DATA in node.meta or node.op != "call_function":
+        return True
+    computes = is_torch_function(target) or target in (getattr, assert_async) or is_switch(target)
+    computes = computes or getattr(target, "__module__", "") in PYTHON_NAMESPACES or hasattr(target, "only_computes")
+    return computes or (isinstance(target, OpOverload) and target.namespace == "aten")
 
 
 def has_no_effect(name: str) -> bool:

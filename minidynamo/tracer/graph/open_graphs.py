@@ -16,7 +16,8 @@ import torch.fx
 
 from minidynamo import compat
 from minidynamo.compat import memory_of
-from minidynamo.tracer.graph.dead_code import remove_dead_code
+from minidynamo.graph.marks import ONLY_COMPUTES
+from minidynamo.tracer.graph.dead_code import only_computes, remove_dead_code
 from minidynamo.variables.base import NumberVariable
 from minidynamo.variables.tensors import ItemVariable, OpaqueResult, TensorVariable
 
@@ -182,7 +183,9 @@ class OpenGraphs:
             number += 1
         name = f"{name}_{number}"
         self._modules[name] = compat.graph_module(self._modules, subgraph.graph)
-        return self.graph.create_node("get_attr", name, name=name)
+        node = self.graph.create_node("get_attr", name, name=name)
+        node.meta[ONLY_COMPUTES] = all(map(only_computes, subgraph.graph.nodes))
+        return node
 
     def module(self, node: torch.fx.Node) -> torch.fx.GraphModule:
         """Returns the closed subgraph of a node."""

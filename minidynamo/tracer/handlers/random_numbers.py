@@ -19,8 +19,7 @@ from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Computed, Constant, Drawn, Source
 from minidynamo.tracer.attributes import instance_dict
 from minidynamo.tracer.frames.interpreter import Tracer
-from minidynamo.tracer.frames.runtime_asserts import only_computes
-from minidynamo.tracer.graph.dead_code import is_pure
+from minidynamo.tracer.graph.dead_code import is_pure, only_computes
 from minidynamo.tracer.numbers.arithmetic import computed_text, value_here
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import as_constant

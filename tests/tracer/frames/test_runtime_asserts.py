@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import torch
+import torch.utils.checkpoint
 
 from minidynamo.bytecode.instructions import decode
-from minidynamo.tracer.frames.runtime_asserts import assert_async, only_raises
+from minidynamo.tracer.frames.runtime_asserts import only_raises
+from minidynamo.tracer.graph.dead_code import assert_async
 from tests.tracer.capturing import capture
 
 
@@ -80,6 +82,34 @@ def test_a_graph_checks_only_what_can_run_twice():
     assert len(checks_of(writes_with_a_gradient, torch.ones(3), torch.ones(3))) == 1
     assert not checks_of(writes_with_a_gradient, torch.ones(3, requires_grad=True), torch.ones(3))
     assert not checks_of(puts_other_memory_there, torch.ones(3))
+
+
+@torch.library.custom_op("test_runtime_asserts::twice", mutates_args=())
+def twice(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+@twice.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+
+def test_a_graph_with_transforms_checks_unless_they_run_code_of_the_user():
+    def maps(x):
+        assert (x > 0).all()
+        return torch.vmap(lambda row: torch.ops.aten.mul.Tensor(row, 2))(x)
+
+    def checkpoints(x):
+        assert (x > 0).all()
+        return torch.utils.checkpoint.checkpoint(torch.sin, x, use_reentrant=False)
+
+    def checkpoints_own(x):
+        assert (x > 0).all()
+        return torch.utils.checkpoint.checkpoint(twice, x, use_reentrant=False)
+
+    assert len(checks_of(maps, torch.ones(3))) == 1
+    assert len(checks_of(checkpoints, torch.ones(3, requires_grad=True))) == 1
+    assert not checks_of(checkpoints_own, torch.ones(3, requires_grad=True))
 
 
 def test_what_may_be_true_of_several_numbers_is_left_to_python():
