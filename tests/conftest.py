@@ -27,7 +27,7 @@ from minidynamo.config import config
 from minidynamo.core.events import Event, forget_notices, on_event
 from minidynamo.observe.comparison import seed_generators
 from tests.codegen.offline import TARGETS, Target, check_offline
-from tests.thinning import is_thinned, left_out
+from tests.thinning import in_other_shares, is_thinned, left_out
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -36,6 +36,7 @@ MOST_WARPS = 16  # on every target: 1024 threads of AMD's
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--slow", action="store_true", help="run the tests marked slow, too")
+    parser.addoption("--share", metavar="K/N", help="leave tests below the bytecode to N - 1 other interpreters")
     parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden and tests/models/table.json")
 
 
@@ -81,6 +82,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             if reason and mark in item.keywords:
                 item.add_marker(pytest.mark.skip(reason=reason))
     out = left_out(items) if is_thinned(config) else []
+    out += in_other_shares(items, share) if (share := config.getoption("--share")) else []
     config.hook.pytest_deselected(items=out)
     left = {id(item) for item in out}
     items[:] = [item for item in items if id(item) not in left]

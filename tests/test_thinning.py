@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.thinning import TESTS, is_thinned, left_out
+from tests.thinning import BELOW_BYTECODE, TESTS, in_other_shares, is_thinned, left_out
 
 PROGRAMS = ["a", "b", "c", "d"]
 MODES = ["training", "inference", "neither"]
@@ -91,3 +91,22 @@ def test_only_where_all_tests_are_asked_for(args: list[str], options: tuple[str,
     where = SimpleNamespace(dir=Path(TESTS.parent))
     config: Any = SimpleNamespace(args=args, invocation_params=where, getoption=lambda name: name in options)
     assert is_thinned(config) is thinned
+
+
+def test_shares_cover_each_test_below_the_bytecode_once() -> None:
+    files = [TESTS / folder / f"test_{letter}.py" for folder in BELOW_BYTECODE for letter in "abcd"]
+    below = [Item(nodeid=f"{path}::test_{i}", path=path) for path in files for i in range(2)]
+    others = [Item(nodeid=f"{name}::test", path=TESTS / name) for name in ("test_docs.py", "tracer/test_a.py")]
+    items = [*others, *below]
+    out = [{id(item) for item in in_other_shares(items, f"{part}/2")} for part in (1, 2)]
+    assert out[0] | out[1] == {id(item) for item in below}
+    assert not out[0] & out[1]
+    assert len(out[0]) == len(out[1])
+
+
+def test_all_ways_of_a_program_run_in_each_share() -> None:
+    items = [*table(), Item(nodeid="test_single", path=TESTS / "codegen" / "test_file.py")]
+    for item in items:
+        item.path = TESTS / "codegen" / "test_file.py"
+    assert in_other_shares(items, "1/2") == []
+    assert in_other_shares(items, "2/2") == items[-1:]
