@@ -90,7 +90,7 @@ class FrameProfile:
     def varies(self, name: str, value: int | float | str) -> bool:
         """Records the number at a source, and returns whether it has varied."""
         known = self.numbers.setdefault(name, value)
-        if known is not None and not _same(known, value):
+        if known is not None and (not _same(known, value) or self.items.has_number(name)):
             self.numbers[name] = known = None
         return known is None and self.dynamic is not False
 

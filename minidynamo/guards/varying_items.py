@@ -1,7 +1,9 @@
-"""Owns the record of items whose kind differs from call to call: None or a tensor, True or False, one class or another.
+"""Owns the record of items that differ from call to call: in kind (None or a tensor, True or False, one class or
+another), or as numbers.
 
 A loop that decides by the kind of each item needs a version for each combination of kinds, so the graph ends before the
-code that reads such an item (`tracer/capture/trace.py`). Numbers and sizes that vary are in `profile.py`.
+code that reads such an item (`tracer/capture/trace.py`). If several numbers of a list have changed, all numbers of the
+list vary. Single numbers and sizes that vary are in `profile.py`.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from minidynamo.guards.source import Local, Source, stable_name
 # Guards on the kind of a value.
 OF_KINDS = frozenset({GuardKind.TYPE, GuardKind.IDENTITY, GuardKind.EQUALS, GuardKind.NOT_NONE})
 LEAST_ITEMS = 9  # of computed data
+LEAST_NUMBERS = 3  # that change at once
 
 
 @dataclass
@@ -27,10 +30,13 @@ class VaryingItems:
     patterns: set[str] = field(default_factory=set)
     #: arguments that Python computes from such items
     computed: set[str] = field(default_factory=set)
+    #: names of numbers, with `*` like `patterns`
+    numbers: set[str] = field(default_factory=set)
 
     def add(self, other: VaryingItems) -> None:
         """Adds the items of another record."""
         self.patterns |= other.patterns
+        self.numbers |= other.numbers
         self.computed |= other.computed
 
     def learn(self, failures: Iterable[GuardFailure]) -> None:
@@ -39,16 +45,12 @@ class VaryingItems:
 
         Items that all change in the same way, such as caches that are None in the first call only, need one more
         version."""
-        groups: dict[tuple[str, ...], list[GuardFailure]] = {}
-        for failure in failures:
-            if failure.guard.kind in (*OF_KINDS, GuardKind.TENSOR) and failure.differs_in_kind:
-                groups.setdefault(tuple(_tokens(stable_name(failure.guard.source))[::2]), []).append(failure)
-        for group in groups.values():
-            pattern = ""
-            for failure in group:
-                pattern = joined(pattern, stable_name(failure.guard.source))
-            if len({failure.kind for failure in group}) > 1 and "[*]" in pattern:
+        found = [failure for failure in failures if failure.guard.kind in (*OF_KINDS, GuardKind.TENSOR)]
+        for pattern, group in _groups(failure for failure in found if failure.differs_in_kind):
+            if len({failure.kind for failure in group}) > 1:
                 self.patterns.add(pattern)
+        numbers = (failure for failure in found if failure.kind in (int, float) and not failure.differs_in_kind)
+        self.numbers |= {pattern for pattern, group in _groups(numbers) if len(group) >= LEAST_NUMBERS}
 
     def look_into(self, arguments: Mapping[str, object]) -> None:
         """Adds the items of computed lists and tuples, now that the arguments are known. A short one is a structure,
@@ -62,6 +64,24 @@ class VaryingItems:
     def has(self, source: Source) -> bool:
         """Returns whether the kind of the value at a source varies."""
         return any(fits(pattern, stable_name(source)) for pattern in self.patterns)
+
+    def has_number(self, name: str) -> bool:
+        """Returns whether the number at the source of this name varies."""
+        return any(fits(pattern, name) for pattern in self.numbers)
+
+
+def _groups(failures: Iterable[GuardFailure]) -> list[tuple[str, list[GuardFailure]]]:
+    """Returns the failures whose sources differ in positions alone, with the pattern of the sources."""
+    groups: dict[tuple[str, ...], list[GuardFailure]] = {}
+    for failure in failures:
+        groups.setdefault(tuple(_tokens(stable_name(failure.guard.source))[::2]), []).append(failure)
+    found = []
+    for group in groups.values():
+        pattern = ""
+        for failure in group:
+            pattern = joined(pattern, stable_name(failure.guard.source))
+        found += [(pattern, group)] if "[*]" in pattern else []
+    return found
 
 
 def fits(pattern: str, name: str) -> bool:

@@ -26,6 +26,7 @@ from minidynamo.tracer.frames.unrolling import (
     free_numbers,
     limit_constants,
     limit_sizes,
+    unroll_contents,
     unroll_lists,
     unroll_pieces,
 )
@@ -40,6 +41,7 @@ from minidynamo.tracer.records.fix_hints import HINTS_BY_CLASS, hint_for_values
 from minidynamo.tracer.records.side_effects import Effect, SideEffects, Written
 from minidynamo.tracer.wrap import lazy, wrap
 from minidynamo.variables.base import ConstantVariable, VariableTracker
+from minidynamo.variables.containers import Slots
 from minidynamo.variables.objects import ExceptionVariable, ObjectVariable
 
 _NO_FAKE_FORM = (UnsupportedOperator, UnsupportedFakeTensor, NotImplementedError)
@@ -62,6 +64,7 @@ class Trace(Tracer):
         self.graph.shapes.on_decision = weakly(self._refuse_drawn_decision)
         self.graph.shapes.on_fixed = self.graph.on_specialize
         self.graph.on_kind = weakly(self._leave_kind)
+        self.graph.on_length = weakly(self._unroll_contents)
         self.graph.values.namespace_of = weakly(self._namespace_of)
 
     def _leave_kind(self, source: Source) -> None:
@@ -73,6 +76,9 @@ class Trace(Tracer):
             why="Each combination of kinds needs a version of its own; from here on Python runs the code.",
             fix="Keep the items of one kind in one list, or use tensors with a mask.",
         )
+
+    def _unroll_contents(self, items: Slots) -> None:
+        unroll_contents(self, items)
 
     def _namespace_of(self, obj: ObjectVariable) -> VariableTracker:
         return namespace_of(self, obj)

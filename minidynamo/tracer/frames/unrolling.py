@@ -1,9 +1,9 @@
 """Owns the limit on unrolling: the graph ends before a loop whose trip count differs too often from call to call.
 
-A loop over a range, a recurrent layer, a list of tensors or numbers, and a list copied item by item are captured once
-per trip count or length. Each count needs a version of its own. After a few versions the graph ends before the loop.
-Python then runs the loop, whose body is captured once for all iterations; torch runs the layer. The same limit holds
-for numbers that Python, torch or a backend needs as constants.
+A loop over a range, a recurrent layer, and code that depends on the length of a list of tensors or numbers are captured
+once per trip count or length. Each count needs a version of its own. After a few versions the graph ends before the
+loop. Python then runs the loop, whose body is captured once for all iterations; torch runs the layer. The same limit
+holds for numbers that Python, torch or a backend needs as constants.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.lazy.lazy_lists import LazyList
 from minidynamo.tracer.records.traced_frame import TracedFrame
 from minidynamo.variables.base import NumberVariable, VariableTracker
-from minidynamo.variables.containers import ListVariable, SequenceVariable, TupleVariable
+from minidynamo.variables.containers import ListVariable, SequenceVariable, Slots, TupleVariable
 from minidynamo.variables.tensors import TensorVariable
 
 # The most trip counts for which a line is captured; and those of a list that the frame itself makes longer.
@@ -92,7 +92,7 @@ def unroll_lists(tx: Tracer, name: str, args: Sequence[VariableTracker]) -> None
     separately."""
     for arg in args:
         if isinstance(arg, SequenceVariable):
-            _unroll_items(tx, arg, f"{name} of a list")
+            _unroll_items(tx, arg.items, f"{name} of a list")
 
 
 def unroll_pieces(tx: Tracer, name: str, args: Sequence[VariableTracker], pieces: VariableTracker) -> None:
@@ -111,27 +111,32 @@ def unroll_loop(tx: Tracer, sequence: SequenceVariable, what: str = "a loop over
     """Counts the length of an external sequence of data that a loop, or another operation on all items, reads.
     Sequences of other items do not count: a separately captured loop body would need a version for each item."""
     if isinstance(sequence.items, LazyList) and _is_data(sequence.items.first_on_entry()):
-        _unroll_items(tx, sequence, what)
+        _unroll_items(tx, sequence.items, what)
+
+
+def unroll_contents(tx: Tracer, items: Slots) -> None:
+    """Counts the length of the contents of an external sequence of data that any other code depends on."""
+    if isinstance(items, LazyList) and _is_data(items.first_on_entry()):
+        _unroll_items(tx, items, "a list of data", most_of_growing=MOST_NUMBERS)
 
 
 def _is_data(value: object) -> bool:
-    """Returns whether a value is a tensor, an int or float, or a non-empty tuple of such values."""
+    """Returns whether a value is a tensor, an int, float or bool, or a non-empty tuple of such values."""
     if isinstance(value, tuple):
         return bool(value) and all(map(_is_data, tuple.__iter__(value)))
-    return isinstance(value, torch.Tensor) or type(value) in (int, float)
+    return isinstance(value, torch.Tensor) or type(value) in (int, float, bool)
 
 
 def unroll_copy(tx: Tracer, sequence: VariableTracker) -> None:
     """Counts the length of an external list or tuple that is copied: a copy reads all items."""
     if isinstance(sequence, SequenceVariable):
-        _unroll_items(tx, sequence, "a copy of a list")
+        _unroll_items(tx, sequence.items, "a copy of a list")
 
 
-def _unroll_items(tx: Tracer, sequence: SequenceVariable, what: str) -> None:
-    items = sequence.items
+def _unroll_items(tx: Tracer, items: object, what: str, *, most_of_growing: int = MOST_OF_GROWING) -> None:
     length = items.lazy_length() if isinstance(items, LazyList) else None
     if length is not None:
-        unroll(tx, length.now, what, most=MOST_OF_GROWING if length.added > 0 else MOST_NUMBERS)
+        unroll(tx, length.now, what, most=most_of_growing if length.added > 0 else MOST_NUMBERS)
 
 
 def free_numbers(args: Iterable[VariableTracker]) -> list[NumberVariable]:

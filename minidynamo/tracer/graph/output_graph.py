@@ -54,7 +54,7 @@ from minidynamo.tracer.graph.written_places import Lookups, Writes, find_writes
 from minidynamo.tracer.records.constants import NotConstant, from_constant
 from minidynamo.tracer.records.traced_frame import GraphInput
 from minidynamo.variables.base import ConstantVariable, NumberVariable, VariableTracker
-from minidynamo.variables.containers import ListVariable, TupleVariable
+from minidynamo.variables.containers import ListVariable, Slots, TupleVariable
 from minidynamo.variables.tensors import (
     GradFnVariable,
     ItemVariable,
@@ -91,6 +91,8 @@ class OutputGraph:
         self.on_specialize: Callable[[Source, object], object] = lambda source, value: None
         # Called before a guard on a kind that differs from call to call.
         self.on_kind: Callable[[Source], object] = lambda source: None
+        # Called with the contents of an external list or deque before the guard on its length.
+        self.on_length: Callable[[Slots], object] = lambda items: None
         self._open = OpenGraphs()
         self._guards = GuardList(where)
         self.shapes = Shapes(FrameProfile(dynamic=False) if profile is None else profile, where)

@@ -20,7 +20,7 @@ from minidynamo.tracer.calls.operators import folded
 from minidynamo.tracer.frames.exceptions import catch_raised, without_message
 from minidynamo.tracer.frames.generators import GeneratorVariable
 from minidynamo.tracer.frames.interpreter import Tracer
-from minidynamo.tracer.frames.unrolling import unroll
+from minidynamo.tracer.frames.unrolling import unroll, unroll_loop
 from minidynamo.tracer.handlers.subscripts import as_index
 from minidynamo.tracer.handlers.values import class_has, expect_constant
 from minidynamo.tracer.lazy.lazy_value import next_lazy
@@ -156,6 +156,7 @@ def _reversed(tx: Tracer, obj: VariableTracker, /) -> VariableTracker:
             "MD242", f"`reversed` of `{obj.python_type.__name__}`", why="It has no `__reversed__`.", fix="Use a list."
         )
     if isinstance(obj, TupleVariable):
+        unroll_loop(tx, obj)
         return SequenceIterator(Slots(obj.items.lazy()[::-1]), cls=reversed)
     return tx.call_method(obj, "__reversed__")
 

@@ -99,6 +99,7 @@ def _iter(tx: Tracer, self: SequenceVariable) -> VariableTracker:
 
 @registry.methods(SEQUENCES, "__reversed__")
 def _reversed(tx: Tracer, self: SequenceVariable) -> VariableTracker:
+    unroll_loop(tx, self)
     if self.cls is list:
         return SequenceIterator(self, len(self.items) - 1, type(reversed([])))
     cls = type(reversed(self.cls())) if isinstance(self, ListVariable) else reversed

@@ -121,6 +121,8 @@ class LazyList(Slots):
 
     def _read(self) -> list[Slot]:
         if self._slots is None:
+            if self._reader.owner is not tuple:  # most tuples are records of a fixed length
+                self._graph.on_length(self)
             self._graph.guard(self._source, GuardKind.LENGTH, self._length)
             self.has_known_length = True
             wrap_all = self._reader.wrap_all

@@ -552,6 +552,71 @@ def test_lists_of_numbers_and_pairs_may_have_any_length(
     assert "MD218" in str(compiled.breaks())
 
 
+def _popped(xs: Any, x: Tensor) -> Tensor:
+    return x * xs.pop()
+
+
+def _reversed_in_place(xs: Any, x: Tensor) -> Tensor:
+    xs.reverse()
+    return x * xs[0]
+
+
+def _without_the_first(xs: Any, x: Tensor) -> Tensor:
+    del xs[0]
+    return x * xs[0]
+
+
+def _with_another_last(xs: Any, x: Tensor) -> Tensor:
+    xs[-1] = 0.25
+    return x * 2
+
+
+def _reversed_with_ends(xs: Any, x: Tensor) -> Tensor:
+    """As in PPO scripts: the sum of rewards starts anew at the end of each episode."""
+    total = 0.0
+    for number, end in zip(reversed(xs), reversed([number > 9 for number in xs])):
+        if end:
+            total = 0.0
+        total = number + 0.9 * total
+    return x * total
+
+
+def _called_with_all(xs: Any, x: Tensor) -> Tensor:
+    return x * max(*xs)
+
+
+@pytest.mark.parametrize("make", [list, collections.deque])
+@pytest.mark.parametrize(
+    "function",
+    [_popped, _reversed_in_place, _without_the_first, _with_another_last, _reversed_with_ends, _called_with_all],
+)
+def test_code_that_reads_a_length_has_few_versions(function: Callable[..., Tensor], make: Callable[[Any], Any]) -> None:
+    compiled = minidynamo.compile(function, backend="eager", limit_policy="raise")
+
+    def check(length: int) -> None:
+        one, other, x = make(_numbers(length)), make(_numbers(length)), torch.randn(2)
+        torch.testing.assert_close(compiled(one, x), function(other, x), rtol=0, atol=0)
+        assert one == other
+
+    _check_all_lengths(check)
+    assert "MD218" in str(compiled.breaks())
+
+
+def test_the_end_flags_of_an_episode_may_have_any_length() -> None:
+    def steps(ends: list[bool], x: Tensor) -> Tensor:
+        for end in reversed(ends):
+            x = x * 0.5 if end else x + 1
+        return x
+
+    compiled = minidynamo.compile(steps, backend="eager", limit_policy="raise")
+
+    def check(length: int) -> None:
+        ends = [k % 3 == 2 for k in range(length)]
+        assert torch.equal(compiled(ends, torch.ones(2)), steps(ends, torch.ones(2)))
+
+    _check_all_lengths(check)
+
+
 def test_after_a_cut_other_lengths_are_captured_once() -> None:
     """Lengths that follow from each other: the second loop is not unrolled three more times."""
 
