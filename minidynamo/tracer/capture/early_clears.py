@@ -33,12 +33,9 @@ def find_early_clears(
             by_owner.setdefault(owner, []).append(effect)
     clears: list[EarlyClear] = []
     for graph_input in inputs if by_owner else ():
-        if (
-            isinstance(graph_input.variable, TensorVariable)
-            and graph_input.variable not in needed
-            and graph_input.source.base
-        ):
-            clears += _emptied(graph_input, by_owner.get(graph_input.source.base, ()))
+        variable, owner = graph_input.variable, graph_input.source.base
+        if isinstance(variable, TensorVariable) and variable not in needed and owner:
+            clears += _emptied(graph_input, by_owner.get(owner, ()))
     return tuple(sorted(clears, key=_from_the_end))
 
 
