@@ -261,6 +261,6 @@ def break_on_value(tx: Tracer, name: str) -> None:
     tx.break_graph("MD230", f"{name} needs a number that the graph reads from a tensor", why=_WHY, fix=_SIZES)
 
 
-_KEEP = "compute with the tensor itself, and read its number at the end"
-_TEXT = "format the number after the compiled function"
-_SIZES = "keep the size fixed and mask, or pass the number to the compiled function as an argument"
+_KEEP = "Compute with the tensor itself, and read its number at the end."
+_TEXT = "Format the number after the compiled function."
+_SIZES = "Keep the size fixed and mask, or pass the number to the compiled function as an argument."
