@@ -96,7 +96,7 @@ def _metaclass_attribute(tx: Tracer, obj: ClassVariable, name: str, found: Any, 
         return class_of(tx, obj)
     if owner is type and name in ("__name__", "__qualname__", "__module__", "__doc__", *_FIXED):
         value = getattr(cls, name)
-        if name not in _FIXED and isinstance(value, str) and not is_trusted_class(cls):
+        if name not in _FIXED and isinstance(value, str) and _may_be_renamed(tx, cls):
             tx.guard(Attr(Constant(cls, cls.__name__), name), GuardKind.EQUALS, value)
         return ConstantVariable(value)
     if owner is type and name in ("__mro__", "__bases__"):
@@ -108,6 +108,11 @@ def _metaclass_attribute(tx: Tracer, obj: ClassVariable, name: str, found: Any, 
         source = Attr(Constant(cls, cls.__name__), name)
         return NamespaceVariable(items, types.MappingProxyType, source=source, owner=obj)
     tx.break_graph("MD206", f"the attribute `{name}` of the class {cls.__name__} cannot be captured")
+
+
+def _may_be_renamed(tx: Tracer, cls: type) -> bool:
+    """Returns whether another program may change the names and texts of a class."""
+    return id(cls) not in tx.side_effects.new_classes and not is_trusted_class(cls)
 
 
 def written_class_attribute(tx: Tracer, cls: type, name: str) -> tuple[VariableTracker | None, frozenset[type]]:

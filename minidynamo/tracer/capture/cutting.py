@@ -116,10 +116,11 @@ class Cuts:
 
     def escaping(self, roots: Iterable[VariableTracker]) -> list[VariableTracker]:
         """Returns the raised exceptions that outlive the graph (a graph has no tracebacks), and the stand-ins that
-        outlive the graph or were changed."""
+        outlive the graph or were changed, or replace a class whose parts do so."""
         if not self.origins:
             return []
-        found, _ = reachable(roots, self.frame.tx.side_effects)
+        found, effects = reachable(roots, self.frame.tx.side_effects)
+        found += self.frame.tx.side_effects.bound_to_trace(found, effects)
         stand_ins = self.frame.tx.side_effects.stand_ins.items()
         changed = [v for v, stand_in in stand_ins if v in self.origins and stand_in.is_changed]
         return [*(v for v in found if v in self.origins), *changed]

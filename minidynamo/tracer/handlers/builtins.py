@@ -6,15 +6,13 @@ Pure functions of constants are in `constants.py`. `getattr`, its variants and o
 from __future__ import annotations
 
 import builtins
-import collections
 import enum
 import operator
 import types
 import warnings
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
-from minidynamo.errors import Diagnostic, SkipFrame
 from minidynamo.guards.source import Computed
 from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.handlers.dry_run import defers_message
@@ -67,17 +65,6 @@ def _breaks_graph(what: str, why: str, fix: str, max_args: float | None = None) 
 
 for _function, _texts in _BREAKS.items():
     registry.function(_function)(_breaks_graph(*_texts, _MAX_MESSAGE_ARGS.get(_function)))
-
-
-@registry.function(builtins.__build_class__, collections.namedtuple)
-def _new_class(tx: Tracer, *args: VariableTracker, **kwargs: VariableTracker) -> NoReturn:
-    """Skips the root frame, or breaks the graph before a call of an inlined function: code after the statement would be
-    compiled again for each new class."""
-    why, fix = "The class is a new object at each call.", "Move the class to the module."
-    if len(tx.frames) == 1:
-        what = f"{tx.frames[0].code.co_name} runs eagerly: it creates a class"
-        raise SkipFrame(Diagnostic("MD233", what, why=why, fix=fix, where=tx.frames[0].location))
-    tx.break_graph("MD233", "a class is created", why=why, fix=fix)
 
 
 @registry.function(cannot_trace)

@@ -19,7 +19,7 @@ from minidynamo.errors import Diagnostic, InternalError
 from minidynamo.guards.source import Constant, Referent
 from minidynamo.tracer.reachable import is_external, parts
 from minidynamo.tracer.reconstruct.builders import BUILDERS, FILLERS, KEEPERS, Build, hint_of
-from minidynamo.tracer.records.side_effects import SideEffects
+from minidynamo.tracer.records.side_effects import NewClass, SideEffects
 from minidynamo.variables.base import ConstantVariable, VariableTracker
 from minidynamo.variables.callables import BuiltinVariable, CellVariable, FunctionVariable
 from minidynamo.variables.containers import SetVariable, TupleVariable
@@ -59,6 +59,7 @@ class Rebuilder:
         #: external containers that have their new contents already
         self.refilled: set[VariableTracker] = set()
         self._depth = 0
+        self._new_classes: dict[int, str] = {}
         self._survey()
 
     def _survey(self) -> None:
@@ -173,12 +174,23 @@ class Rebuilder:
         """Returns a name bound to an object that exists outside the frame.
 
         A path to the object (`torch.sin`) is not safe: a store of this program may have replaced the object. A builtin
-        keeps its own name unless the program writes to builtins."""
+        keeps its own name unless the program writes to builtins. A class that the program creates is created anew."""
+        new = self.side_effects.new_classes.get(id(value))
+        if new is not None:
+            return self._new_class(new)
         if not hint:
             hint = _TYPE_NAMES.get(value, name_of(value)) if isinstance(value, type) else name_of(value)
         if self.side_effects.writes_globals(vars(builtins)):
             hint = f"own_{hint}"
         return self.names.constant(value, hint)
+
+    def _new_class(self, new: NewClass) -> str:
+        """Returns the name of a class that the program creates in each call."""
+        if id(new.cls) not in self._new_classes:
+            named = [f"{name}={self.value(value)}" for name, value in new.kwargs.items()]
+            made = f"{self.constant(new.make)}({', '.join([*map(self.value, new.args), *named])})"
+            self._new_classes[id(new.cls)] = self.assign(new.cls.__name__, made)
+        return self._new_classes[id(new.cls)]
 
 
 _LONGEST_INT = 10_000  # bits; Python refuses to print longer ints

@@ -8,12 +8,12 @@ from __future__ import annotations
 import enum
 import inspect
 import itertools
-from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from minidynamo.errors import Diagnostic
-from minidynamo.guards.source import Computed, Drawn, Source
+from minidynamo.guards.source import Computed, Constant, Drawn, Source
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import CellVariable
 from minidynamo.variables.containers import DictVariable, ListVariable
@@ -143,6 +143,20 @@ class StandIn(NamedTuple):
         return _contents(self.container) != self.contents
 
 
+@dataclass(frozen=True, eq=False)
+class NewClass:
+    """A class that the program creates in each call. The trace has one of its own."""
+
+    #: the class of the trace
+    cls: type
+    #: the function that creates the class
+    make: Callable[..., Any]
+    #: the arguments of `make`
+    args: tuple[VariableTracker, ...]
+    #: the keyword arguments of `make`
+    kwargs: dict[str, VariableTracker]
+
+
 def _contents(container: VariableTracker) -> list[object]:
     """Returns the present contents of a container."""
     if isinstance(container, DictVariable):
@@ -204,6 +218,10 @@ class SideEffects:
         self._contexts: dict[VariableTracker, list[Called]] = {}
         self._changed: set[VariableTracker] = set()
         self.stand_ins: dict[VariableTracker, StandIn] = {}
+        #: the classes created by the program, by the id of the trace's own class
+        self.new_classes: dict[int, NewClass] = {}
+        #: for each of them the stand-in for everything that may not leave the trace
+        self._bound_to_trace: dict[int, VariableTracker] = {}
 
     def _record(self, effect: Effect) -> None:
         self.on_effect(effect)
@@ -232,6 +250,23 @@ class SideEffects:
     def record_stand_in(self, container: VariableTracker, diagnostic: Diagnostic) -> None:
         """Records a container or token that replaces eager's object."""
         self.stand_ins[container] = StandIn(container, _contents(container), diagnostic)
+
+    def new_class(self, new: NewClass, diagnostic: Diagnostic) -> None:
+        """Records a class created by the program; `diagnostic` says why a part of the class cannot leave the trace."""
+        self.new_classes[id(new.cls)] = new
+        self._bound_to_trace[id(new.cls)] = stand_in = ClassVariable(new.cls)
+        self.record_stand_in(stand_in, diagnostic)
+
+    def bound_to_trace(self, found: Iterable[VariableTracker], effects: Iterable[Effect]) -> Iterator[VariableTracker]:
+        """Yields the stand-ins of the new classes of which `found` has a method, or which `effects` change."""
+        if not self.new_classes:
+            return
+        changed = [effect.obj for effect in effects if isinstance(effect, AttrSet | AttrDeleted)]
+        for value in (*(v for v in found if not isinstance(v, ClassVariable)), *changed):
+            source = value.source
+            root = source.root() if source is not None else None
+            if isinstance(root, Constant) and id(root.value) in self.new_classes:
+                yield self._bound_to_trace[id(root.value)]
 
     def set_attr(self, obj: VariableTracker, name: str, value: VariableTracker) -> None:
         """Records `obj.name = value`."""

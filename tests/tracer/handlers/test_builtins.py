@@ -1,9 +1,3 @@
-import collections
-
-import pytest
-import torch
-
-import minidynamo
 from tests.end_to_end.programs import Programs, vector
 
 programs = Programs()
@@ -81,33 +75,3 @@ class Cases:
     @programs(graphs=0, breaks=1)
     def enumerate_from_a_fraction_raises(x):
         return list(enumerate([x], 1.5))
-
-
-def creates_a_class(x):
-    class Scale:
-        value = 2
-
-    return x * Scale.value
-
-
-def creates_a_named_tuple(x):
-    pair = collections.namedtuple("Pair", "a b")
-    return pair(x, x * 2).b
-
-
-def calls_a_function_that_creates_a_class(x):
-    y = x + 1
-    return creates_a_class(y) + y
-
-
-@pytest.mark.filterwarnings("ignore:.*MD233")
-@pytest.mark.parametrize(
-    "program", [creates_a_class, creates_a_named_tuple, calls_a_function_that_creates_a_class], ids=lambda f: f.__name__
-)
-def test_functions_that_create_classes_run_eagerly(program):
-    compiled = minidynamo.compile(program, backend="eager")
-    x = torch.ones(4)
-    for _ in range(4):
-        assert torch.equal(compiled(x), program(x))
-    assert compiled.stats.compiles == (2 if program is calls_a_function_that_creates_a_class else 0)
-    assert "MD233" in str(compiled.breaks())
