@@ -112,7 +112,7 @@ def _lstm(*args: typing.Any) -> typing.Any:
     kernel accepts no symbolic sizes; else by the operation's own C++.
     """
     x, hidden, weights, biased, layers, dropout, trains, both_ways, batch_first = args
-    if not _by_onednn(x, hidden, weights):
+    if not is_onednn_lstm(x, hidden, weights):
         enabled = torch._C._get_mkldnn_enabled()
         # Otherwise the C++ reads the number of elements, to reach the same decision.
         torch._C._set_mkldnn_enabled(False)
@@ -142,7 +142,7 @@ def _lstm(*args: typing.Any) -> typing.Any:
     return x.transpose(0, 1) if batch_first else x, *(torch.stack(state) for state in zip(*states))
 
 
-def _by_onednn(x: torch.Tensor, hidden: typing.Sequence[torch.Tensor], weights: typing.Sequence[torch.Tensor]) -> bool:
+def is_onednn_lstm(x: torch.Tensor, hidden: typing.Sequence[torch.Tensor], weights: typing.Sequence[torch.Tensor]) -> bool:
     """Returns whether eager computes an LSTM by oneDNN."""
     if not torch.backends.mkldnn.enabled or any(t.device.type != "cpu" for t in (x, *hidden, *weights)):
         return False

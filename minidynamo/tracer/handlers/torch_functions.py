@@ -20,6 +20,7 @@ from minidynamo.compat import (
     MODULE_CALL,
     group_tensors,
     is_function_mode_enabled,
+    is_onednn_lstm,
     log_api_usage,
     torch_dispatch_mode_count,
 )
@@ -155,6 +156,11 @@ for _function in (torch.max_pool1d, torch.nn.functional.max_pool1d):
     registry.function(_function)(functools.partial(_max_pool1d, _function))
 
 
+# The most cells (steps, in each layer and direction) of a recurrent layer in a graph. In training, each cell adds about
+# a twentieth of a second to the compile.
+_MOST_CELLS = 256
+
+
 def _recurrent(
     function: Callable[..., Any], tx: Tracer, *args: VariableTracker, **kwargs: VariableTracker
 ) -> VariableTracker:
@@ -164,7 +170,30 @@ def _recurrent(
         shape, batch_first = tx.graph.use(x).shape, len(args) > 8 and tx.truth(args[8])
         steps = shape[batch_first] if len(shape) == 3 else 1
         unroll(tx, size_here(steps), f"{function.__name__}()", varies=isinstance(steps, torch.SymInt))
+        if len(args) > 7:
+            _limit_cells(tx, function, args, size_here(steps))
     return tx.emit(function, args, kwargs)
+
+
+def _limit_cells(tx: Tracer, function: Callable[..., Any], args: Sequence[VariableTracker], steps: int) -> None:
+    """Breaks the graph before a layer that the graph would divide into more than `_MOST_CELLS` cells."""
+    x, hidden, weights = (_fakes(tx, arg) for arg in args[:3])
+    layers, both_ways = (arg.value if isinstance(arg, ConstantVariable) else 1 for arg in (args[4], args[7]))
+    cells = steps * layers * (1 + both_ways)
+    is_one_kernel = x[0].device.type != "cpu" or (function is torch.lstm and is_onednn_lstm(x[0], hidden, weights))
+    if cells > _MOST_CELLS and not is_one_kernel and tx.graph.may_break_here:
+        tx.break_graph(
+            "MD221",
+            f"{function.__name__}() has {cells} cells: steps, in each layer and direction",
+            why=f"A graph contains each cell, and at most {_MOST_CELLS} cells; torch runs a longer layer.",
+            fix="Cut the sequence into chunks, or accept the break.",
+        )
+
+
+def _fakes(tx: Tracer, arg: VariableTracker) -> list[torch.Tensor]:
+    """Returns the fake tensor of an argument, or those of the items of a list or tuple."""
+    items = arg.items if isinstance(arg, ListVariable | TupleVariable) else [arg]
+    return [tx.graph.use(item) for item in items if isinstance(item, TensorVariable)]
 
 
 for _function in (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu):

@@ -172,3 +172,21 @@ def sequences_that_are_packed_outside(lstm, packed):
     scaled = packed._replace(data=packed.data * 2)
     states, (hidden, _) = lstm(scaled)
     return states.data * 2, hidden
+
+
+def test_a_long_recurrent_layer_is_left_to_torch():
+    layer = nn.GRU(2, 3, num_layers=2)
+    compiled, counter = CompileCounter(), CompileCounter()
+    for backend, fullgraph in ((compiled, False), (counter, True)):
+        f = compile_function(lambda x: layer(x * 2)[0].sin(), backend=backend, fullgraph=fullgraph)
+        x = torch.randn(129, 1, 2)
+        torch.testing.assert_close(f(x), layer(x * 2)[0].sin())
+        assert f.stats.graph_breaks == (not fullgraph)
+    assert (compiled.frame_count, counter.frame_count) == (2, 1)
+
+
+def test_an_lstm_of_onednn_is_one_call_whatever_its_length():
+    layer = nn.LSTM(2, 3)
+    f = compile_function(lambda x: layer(x)[0], backend=CompileCounter())
+    f(torch.randn(300, 1, 2))
+    assert f.stats.graph_breaks == 0
