@@ -142,7 +142,9 @@ def _lstm(*args: typing.Any) -> typing.Any:
     return x.transpose(0, 1) if batch_first else x, *(torch.stack(state) for state in zip(*states))
 
 
-def is_onednn_lstm(x: torch.Tensor, hidden: typing.Sequence[torch.Tensor], weights: typing.Sequence[torch.Tensor]) -> bool:
+def is_onednn_lstm(
+    x: torch.Tensor, hidden: typing.Sequence[torch.Tensor], weights: typing.Sequence[torch.Tensor]
+) -> bool:
     """Returns whether eager computes an LSTM by oneDNN."""
     if not torch.backends.mkldnn.enabled or any(t.device.type != "cpu" for t in (x, *hidden, *weights)):
         return False

@@ -57,11 +57,17 @@ def _log_later(
     shown: Sequence[VariableTracker],
     kwargs: Mapping[str, VariableTracker],
 ) -> bool:
-    """Defers a message until after the graph; returns False if the graph must break."""
+    """Drops a message that is disabled, or defers it until after the graph; returns False if the graph must break.
+
+    A function that is called after the graph as a whole logs its messages itself, the disabled ones too.
+    """
     if defers_message(tx, kwargs):
         return True
+    is_enabled = _is_level_enabled(tx, logger, level)
+    if is_enabled is False:
+        return True
     caller = tx.frames[-1]
-    if kwargs or not shown or caller.is_polyfill or _is_level_enabled(tx, logger, level) is None:
+    if is_enabled is None or kwargs or not shown or caller.is_polyfill:
         return False
     where = caller.location.filename, caller.location.lineno, caller.location.function
     return defer_output(tx, write_record, shown, before=[logger, level, *map(ConstantVariable, where)])
@@ -105,7 +111,7 @@ def _is_enabled_for(tx: Tracer, logger: VariableTracker, level: VariableTracker,
 def _log(
     tx: Tracer, logger: VariableTracker, level: VariableTracker, /, *args: VariableTracker, **kwargs: VariableTracker
 ) -> VariableTracker:
-    if _is_level_enabled(tx, logger, level) is False or _log_later(tx, logger, level, args, kwargs):
+    if _log_later(tx, logger, level, args, kwargs):
         return none()
     _refuse(tx, "log")
 
@@ -116,7 +122,7 @@ def _level_handler(method: Callable[..., None], number: int) -> registry.Handler
     def handler(
         tx: Tracer, logger: VariableTracker, /, *args: VariableTracker, **kwargs: VariableTracker
     ) -> VariableTracker:
-        if _is_level_enabled(tx, logger, level) is False or _log_later(tx, logger, level, args, kwargs):
+        if _log_later(tx, logger, level, args, kwargs):
             return none()
         _refuse(tx, method.__name__)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Iterator
 
@@ -151,3 +152,24 @@ def test_a_logger_that_is_made_is_made_by_logging() -> None:
     other = logging.Logger(name)
     logging.Logger.manager.loggerDict[name] = other
     assert compiled(torch.ones(2), name) is other
+
+
+@functools.cache
+def once(text: str) -> None:
+    LOGGER.info(text)
+
+
+def test_a_message_that_appears_once_waits_for_the_graph_if_it_is_disabled() -> None:
+    """The cache is filled after the change, as in eager."""
+    seen: list[torch.Tensor] = []
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        seen.append(x)
+        once("hidden")
+        return x + 1
+
+    once.cache_clear()
+    compiled = minidynamo.compile(program, backend="eager", fullgraph=True)
+    for _ in range(3):
+        torch.testing.assert_close(compiled(torch.ones(2)), torch.full((2,), 2.0))
+    assert (len(seen), once.cache_info().currsize) == (3, 1)
