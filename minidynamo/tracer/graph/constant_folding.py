@@ -2,10 +2,14 @@
 
 A program may read such a value while it is traced, as in `torch.arange(2, x.dim()).tolist()`. Torch's own functions
 compute the value, with the same last bit as a run of the graph. No guard is needed, because no external value
-contributes. Constants of Python are not here."""
+contributes. Constants of Python are not here.
+
+A comparison of a uniform draw with a number outside of its range is a constant, too: layers of transformers are skipped
+if `torch.rand([]) < layerdrop`, and nearly all models have a layerdrop of 0."""
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -19,12 +23,22 @@ from minidynamo.tracer.graph.dead_code import has_no_effect, is_torch_function, 
 _MOST_NODES, _MOST_ELEMENTS = 100, 4096  # a loop that counts in a tensor is cut after some iterations
 _PROPERTIES = frozenset(("T", "H", "mT", "mH", "real", "imag"))
 
+# Comparison -> the numbers for which it is False for every draw of `torch.rand`, from 0 to 1.
+_FALSE_FOR_DRAWS: dict[object, Callable[[float], bool]] = {
+    operator.lt: lambda bound: bound <= 0,
+    operator.le: lambda bound: bound < 0,
+    operator.gt: lambda bound: bound >= 1,
+    operator.ge: lambda bound: bound > 1,
+}
+
 
 def folded(node: torch.fx.Node, open_graphs: Iterable[torch.fx.Graph]) -> torch.Tensor | None:
     """Returns the tensor that a node computes.
 
     None if the tensor depends on an external value, on random numbers, or on memory that an open graph writes, or if
-    the computation would take long."""
+    the computation would take long. A comparison of random numbers is known if it is False for all of them."""
+    if _is_false_for_all_draws(node, open_graphs):
+        return torch.zeros(node.meta["example_value"].shape, dtype=torch.bool)
     needed = _needed(node)
     if needed is None or any(_writes_to(graph, needed) for graph in open_graphs):
         return None
@@ -39,6 +53,17 @@ def folded(node: torch.fx.Node, open_graphs: Iterable[torch.fx.Graph]) -> torch.
         return None
     value: torch.Tensor = values[node]
     return value
+
+
+def _is_false_for_all_draws(node: torch.fx.Node, open_graphs: Iterable[torch.fx.Graph]) -> bool:
+    """Returns whether a node compares uniform draws with a number, with the answer False for every draw."""
+    if node.target not in _FALSE_FOR_DRAWS or not _is_small(node.meta["example_value"]):
+        return False
+    draw, bound = node.args
+    if not isinstance(draw, torch.fx.Node) or draw.target is not torch.rand or "out" in draw.kwargs:
+        return False
+    is_false = type(bound) in (int, float) and _FALSE_FOR_DRAWS[node.target](bound)  # type: ignore[arg-type]
+    return is_false and not any(_writes_to(graph, {node, draw}) for graph in open_graphs)
 
 
 def _needed(node: torch.fx.Node) -> set[torch.fx.Node] | None:

@@ -5,6 +5,8 @@ import torch
 import torch.utils.checkpoint
 
 import minidynamo
+from minidynamo.errors import MinidynamoError
+from minidynamo.testing import assert_same_as_eager
 
 
 def sums_behind_the_first(x):
@@ -127,3 +129,60 @@ def test_what_raises_while_it_is_computed_raises_in_the_call():
     f = minidynamo.compile(lambda x: x + torch.arange(3)[torch.tensor([7])].tolist()[0], backend="eager")
     with pytest.raises(IndexError, match="out of"):
         f(torch.ones(2))
+
+
+class Skipping(torch.nn.Module):
+    """An encoder that skips layers at random, as those of transformers do."""
+
+    def __init__(self, layerdrop):
+        super().__init__()
+        self.layerdrop = layerdrop
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(3, 3) for _ in range(3))
+
+    def forward(self, x):
+        for layer in self.layers:
+            if self.training:
+                probability = torch.rand([])
+                if probability < self.layerdrop:
+                    continue
+            x = layer(x).relu()
+        return torch.nn.functional.dropout(x)  # draws as in eager, after the draws for the layers
+
+
+def test_a_comparison_that_is_false_for_every_draw_is_known():
+    model = Skipping(0.0)
+    assert_same_as_eager(model, lambda: torch.ones(2, 3), fullgraph=True)
+
+
+def test_a_comparison_that_depends_on_the_draw_is_not_known():
+    model = Skipping(0.5)
+    compiled = minidynamo.compile(lambda x: model(x), backend="eager")
+    for seed in range(4):
+        torch.manual_seed(seed)
+        expected = model(torch.ones(2, 3))
+        torch.manual_seed(seed)
+        torch.testing.assert_close(compiled(torch.ones(2, 3)), expected)
+    assert compiled.stats.graph_breaks > 0
+
+
+def comparing(comparison):
+    def program(x):
+        answers = [bool(answer) for answer in comparison(torch.rand(1))]
+        return x + sum(answers)
+
+    return program
+
+
+def test_numbers_that_no_draw_reaches():
+    program = comparing(lambda r: (r < 0, r <= -1, r > 1, r > 1.0, r >= 2))
+    assert_same_as_eager(program, lambda: torch.ones(1), fullgraph=True)
+
+
+@pytest.mark.parametrize(
+    "comparison",
+    [lambda r: (r <= 0,), lambda r: (r < 0.1,), lambda r: (r.neg_() < 0,), lambda r: (r < float("nan"),)],
+    ids=["the least draw", "a draw", "a changed draw", "nan"],
+)
+def test_numbers_that_a_draw_may_reach(comparison):
+    with pytest.raises(MinidynamoError, match="MD201"):
+        minidynamo.compile(comparing(comparison), backend="eager", fullgraph=True)(torch.ones(1))
