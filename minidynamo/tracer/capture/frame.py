@@ -32,6 +32,7 @@ from minidynamo.tracer.capture.trace import Trace
 from minidynamo.tracer.frames.deferrals import DeferralRefused
 from minidynamo.tracer.frames.interpreter import NULL, Frame, Raised
 from minidynamo.tracer.frames.runtime_asserts import AssertsNotAllowed, can_be_rerun, may_have_asserts
+from minidynamo.tracer.handlers.preparations import ObjectPrepared
 from minidynamo.tracer.records.traced_frame import Break, FrameRequest, Null, Return, StackSlot, TracedFrame
 from minidynamo.tracer.trace_rules import is_trusted_module
 from minidynamo.tracer.wrap import lazy_value
@@ -71,10 +72,10 @@ def trace_frame(request: FrameRequest) -> TracedFrame:
 
 
 def _traced(request: FrameRequest, first: int) -> TracedFrame:
-    while True:  # each retry has one more eager derivative, or one deferral less
+    while True:  # each retry has one more eager derivative or prepared object, or one deferral less
         try:
             return _traced_once(request, first)
-        except DerivativeNotTraced:
+        except (DerivativeNotTraced, ObjectPrepared):
             first = 1
         except DeferralRefused as refused:
             request, first = replace(request, refused_deferrals=request.refused_deferrals | {refused.position}), 1
