@@ -485,7 +485,9 @@ def test_kinds_of_items_that_vary_are_left_to_python(program):
         assert torch.equal(compiled(*program(number)[1]), f(*program(number)[1]))
         compiles.append(compiled.stats.compiles)
     assert compiles[3] == compiles[-1], compiles
-    assert compiled.stats.fallbacks == 0 and compiled.stats.graph_breaks > 0
+    # Whether Python runs a small loop in one step depends on the bytecode, and so on the interpreter.
+    assert compiled.stats.fallbacks == str(compiled.explain()).count("MD308 the loop in")
+    assert compiled.stats.graph_breaks > 0
 
 
 @pytest.mark.parametrize("options", [{"fullgraph": True}, {"dynamic": False}])
