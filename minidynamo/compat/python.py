@@ -10,6 +10,7 @@ import sys
 import threading
 import types
 import typing
+import warnings
 
 PY312 = sys.version_info >= (3, 12)
 PY313 = sys.version_info >= (3, 13)
@@ -26,6 +27,11 @@ _overriding = type("", (functools.partial,), {"__call__": print})(print)
 FLATTENS_ALL_PARTIALS = functools.partial(_overriding).func is print
 
 _CO_HAS_DOCSTRING = 0x4000000
+
+
+def warning_writers() -> tuple[object, object]:
+    """Returns the functions that show a warning now, which programs and `catch_warnings` replace."""
+    return warnings.showwarning, warnings._showwarnmsg_impl
 
 
 def in_thread(function: typing.Callable[[], object]) -> None:

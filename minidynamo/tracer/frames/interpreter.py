@@ -257,6 +257,8 @@ class Frame:
         self.stack: list[VariableTracker | Null] = []
         #: set by KW_NAMES for the next call
         self.keyword_names: tuple[str, ...] = ()
+        #: the callable of the last call instruction
+        self.callee: VariableTracker | None = None
         #: set by the instruction that returns
         self.result: VariableTracker | None = None
         self.yielded: VariableTracker | None = None
@@ -272,6 +274,7 @@ class Frame:
     def forget_values(self) -> None:
         """Drops all values at the end of the trace."""
         self.stack.clear()
+        self.callee = None
         self.entry_values.clear()
         self.dropped.clear()
         self.temporary.clear()

@@ -9,13 +9,11 @@ import builtins
 import enum
 import operator
 import types
-import warnings
 from collections.abc import Callable
 from typing import Any
 
 from minidynamo.guards.source import Computed
 from minidynamo.tracer.frames.interpreter import Tracer
-from minidynamo.tracer.handlers.dry_run import defers_message
 from minidynamo.tracer.handlers.lists import storage_of
 from minidynamo.tracer.handlers.texts import depends_on_locale, refuse_local_text
 from minidynamo.tracer.handlers.values import class_has, constant, expect_constant, is_constant
@@ -43,28 +41,20 @@ _BREAKS: dict[Callable[..., Any], tuple[str, str, str]] = {
     builtins.compile: ("`compile`", "It makes code that is not in the function.", ""),
     builtins.__import__: ("an import", "It runs another file.", "Import at the top of the file."),
     breakpoint: ("`breakpoint`", "The debugger needs the running program.", ""),
-    warnings.warn: ("`warnings.warn`", "A warning names the running line and obeys filters of the moment.", ""),
 }
 
-_MAX_MESSAGE_ARGS: dict[Callable[..., Any], float] = {warnings.warn: 2}
 
-
-def _breaks_graph(what: str, why: str, fix: str, max_args: float | None = None) -> registry.Handler:
-    """Returns a handler that breaks the graph.
-
-    `max_args` is the largest number of positional arguments with which a message does not depend on its caller.
-    """
+def _breaks_graph(what: str, why: str, fix: str) -> registry.Handler:
+    """Returns a handler that breaks the graph."""
 
     def handle(tx: Tracer, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
-        if max_args is not None and len(args) <= max_args and defers_message(tx, kwargs):
-            return ConstantVariable(None)
         tx.break_graph("MD233", what, why=why, fix=fix or "Move it out of the compiled function, or accept the break.")
 
     return handle
 
 
 for _function, _texts in _BREAKS.items():
-    registry.function(_function)(_breaks_graph(*_texts, _MAX_MESSAGE_ARGS.get(_function)))
+    registry.function(_function)(_breaks_graph(*_texts))
 
 
 @registry.function(cannot_trace)

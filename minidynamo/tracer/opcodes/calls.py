@@ -22,7 +22,8 @@ def pop_callable(frame: Frame) -> tuple[VariableTracker, list[VariableTracker]]:
     upper, lower = (v if isinstance(v, Null) else v.realize() for v in (frame.stack.pop(), frame.stack.pop()))
     function, receiver = (lower, upper) if NULL_ABOVE_CALLABLE or not isinstance(lower, Null) else (upper, lower)
     assert isinstance(function, VariableTracker)
-    return function.realize(), [] if isinstance(receiver, Null) else [receiver.realize()]
+    frame.callee = function.realize()
+    return frame.callee, [] if isinstance(receiver, Null) else [receiver.realize()]
 
 
 def callable_position(frame: Frame, instruction: Instruction) -> int | None:
