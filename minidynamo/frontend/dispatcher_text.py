@@ -5,7 +5,7 @@ one entry:
 
     def f(x, *args, k=None):
         try:
-            changed = function_7.__code__ is not code or function_7.__kwdefaults__ is not keyword_defaults
+            changed = function7.__code__ is not code or function7.__kwdefaults__ is not keyword_defaults
         except NameError:  # this code has been given to another function
             raise __import__("minidynamo.frontend.frames", fromlist=["refuse_copy"]).refuse_copy('f') from None
         if changed:

@@ -95,7 +95,7 @@ class RootFrame:
         known = {name: getattr(fn, attribute) for attribute, name in self._definition()}
         # A name in the globals of this function only: code copied to another function does not find the name.
         number = next(_marks)
-        self.mark = f"{self.names.function}_{number}"
+        self.mark = f"{self.names.function}{number}"
         # In-place changes may add keys to the dict of keyword defaults: any keyword-only parameter may be left out.
         keywords = self.keywords if fn.__kwdefaults__ is not None else ()
         optional = (*self.positional[len(self.positional) - len(self.defaults) :], *keywords)

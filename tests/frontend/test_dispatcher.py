@@ -130,12 +130,12 @@ def test_generated_source_is_this():
     compiled = dispatcher.function
     dispatcher.install(entry(echo, "a is None"))
     assert (
-        re.sub(r"(function|left_out)_\d+", r"\1_7", dispatcher.source())
+        re.sub(r"(function|left_out_)\d+", r"\g<1>7", dispatcher.source())
         == """\
 def everything(a, /, b=None, *args, k=None, **kw):
     try:
-        changed = function_7.__code__ is not code or function_7.__defaults__ is not defaults or \
-function_7.__kwdefaults__ is not keyword_defaults
+        changed = function7.__code__ is not code or function7.__defaults__ is not defaults or \
+function7.__kwdefaults__ is not keyword_defaults
     except NameError:
         raise __import__("minidynamo.frontend.frames", fromlist=["refuse_copy"]).refuse_copy('everything') from None
     if changed:

@@ -20,7 +20,7 @@ def f(x, n=2):
 HEAD = """\
 def f(x, n=None):
     try:
-        changed = function_7.__code__ is not code or function_7.__defaults__ is not defaults
+        changed = function7.__code__ is not code or function7.__defaults__ is not defaults
     except NameError:
         raise __import__("minidynamo.frontend.frames", fromlist=["refuse_copy"]).refuse_copy('f') from None
     if changed:

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import types
 import weakref
 
 import pytest
 import torch
 
+import minidynamo
+from minidynamo.frontend import frames
 from minidynamo.frontend.frames import OwnNames, RootFrame
 
 
@@ -90,6 +93,19 @@ def test_leaving_drops_every_name():
         "return go(boxed)",
     ]
     assert RootFrame(no_parameters, "name").tail_call("go(boxed)") == ["boxed = []", "return go(boxed)"]
+
+
+def test_a_guarded_cell_may_have_the_name_of_the_mark(monkeypatch):
+    def apply(function):
+        def call(args, kwargs):
+            return function(*args, **kwargs)
+
+        return call
+
+    monkeypatch.setattr(frames, "_marks", itertools.count())  # as in a new process
+    compiled = minidynamo.compile(apply(torch.Tensor.abs), backend="eager")
+    for _ in range(2):
+        assert compiled((-torch.ones(1),), {}).item() == 1
 
 
 def test_names_of_ours_begin_no_parameter():
