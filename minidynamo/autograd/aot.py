@@ -62,7 +62,7 @@ from minidynamo.graph.autograd_calls import differentiates_again
 from minidynamo.graph.boxed import BoxedCallable, as_boxed, make_boxed, mark_boxed
 from minidynamo.graph.higher_order import CHECKPOINTS, is_reentrant
 from minidynamo.graph.saved_tensor_hooks import Hooks, without_hooks
-from minidynamo.graph.torch_settings import AUTOCAST_DEVICES, settings
+from minidynamo.graph.torch_settings import settings
 from minidynamo.memory.plan import SavedTensors
 
 AtenCompiler = Callable[[fx.GraphModule, Sequence[Any]], BoxedCallable]
@@ -283,7 +283,7 @@ def _callable(
             call = without_hooks(call)
         if not torch.is_grad_enabled():
             call = _with_grad(call)
-    if any(map(torch.is_autocast_enabled, AUTOCAST_DEVICES)):
+    if any(map(torch.is_autocast_enabled, compat.AUTOCAST_DEVICES)):
         call = _without_autocast(call)
     if plan.signature.mutations:
         examples = plan.layout.flatten(example_inputs)

@@ -32,7 +32,7 @@ from minidynamo.bytecode.instructions import (
     slot_names,
 )
 from minidynamo.bytecode.layout import NULL, Exit, FramePoint, exits, loop_exit
-from minidynamo.core.artifacts import passed_over
+from minidynamo.core.artifacts import skipped_by_warnings
 from minidynamo.graph.boxed import mark_boxed
 
 BoxedStep = Callable[[list[Any]], tuple[Any, Any]]
@@ -43,7 +43,7 @@ _LOAD_SLOT = "LOAD_FAST_CHECK" if "LOAD_FAST_CHECK" in dis.opmap else "LOAD_FAST
 _SPARE_STACK = 4
 
 
-@passed_over
+@skipped_by_warnings
 def run_steps(step: BoxedStep | None, boxed: Any) -> Any:
     """Runs break functions and resume functions until the last returns its result. Each returns the next step and its
     list."""

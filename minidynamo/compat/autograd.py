@@ -34,7 +34,7 @@ runs_for_all_leaves: typing.Callable[[], bool] = torch.autograd.Variable._execut
 
 def check_reentrant_backward() -> None:
     """Raises the error of a reentrant checkpoint if the running backward computes only some gradients."""
-    if not asks_for_all_gradients():
+    if not runs_for_all_leaves():
         torch.utils.checkpoint.CheckpointFunction.backward(None)
 
 
@@ -57,11 +57,6 @@ def raw_apply(function: type[torch.autograd.Function]) -> typing.Callable[..., t
 def has_saved_tensor_hooks() -> bool:
     """Returns whether the user's hooks apply to tensors that autograd saves now."""
     return top_saved_tensor_hooks(False) is not None
-
-
-def saved_tensor_hooks() -> tuple[typing.Any, typing.Any] | None:
-    """Returns the pack and unpack hooks of tensors that autograd saves now."""
-    return top_saved_tensor_hooks(False)
 
 
 @contextlib.contextmanager
@@ -131,7 +126,7 @@ def knows_history(tensor: torch.Tensor) -> bool:
     for a view made under `no_grad`, after a write to the base outside of `no_grad`.
     """
     try:
-        tensor.is_leaf  # noqa: B018 (which raises it)  # raises the error
+        tensor.is_leaf  # noqa: B018 (the read raises the error)
     except RuntimeError:
         return False
     return True
@@ -157,15 +152,6 @@ def node_type(function: type[torch.autograd.Function]) -> type:
     return kind
 
 
-def asks_for_all_gradients() -> bool:
-    """Returns whether the running backward computes the gradients of all leaves."""
-    return bool(torch.autograd._is_checkpoint_valid())
-
-
-# The code of torch's function that calls autograd; the fourth item of its `args` lists the requested gradients.
-RUNS_BACKWARD = torch.autograd.graph._engine_run_backward.__code__
-
-
 def has_tensor_hooks(leaf: torch.Tensor) -> bool:
     """Returns whether hooks of the tensor receive its gradient, or run after accumulation into `.grad`."""
     return bool(leaf._backward_hooks or leaf._post_accumulate_grad_hooks)
@@ -182,7 +168,7 @@ are_transforms_active = torch._C._are_functorch_transforms_active
 
 # Hides enclosing transforms, such as vmap, from the code inside.
 without_transforms = torch._functorch.pyfunctorch.temporarily_clear_interpreter_stack
-is_functorch_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
+is_functorch_wrapped = _functorch.is_functorch_wrapped_tensor
 
 
 def is_batched(value: torch.Tensor) -> bool:

@@ -1,6 +1,6 @@
 """Owns private names of torch's capture of autograd graphs: the compiler that torch calls, and the running backward.
 
-The compiler itself, which records what torch tells it, is `frontend/captured/tape.py`.
+The compiler itself, which records torch's calls, is `frontend/captured/tape.py`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import functools
 import importlib
 import sys
 import threading
+import types
 import typing
 
 import torch
@@ -25,12 +26,12 @@ run_cpp_hooks: typing.Callable[..., torch.Tensor] = getattr(_engine, "call_cpp_t
 
 
 @contextlib.contextmanager
-def backward_compiler(make: Compiler | None, dynamic: bool = False) -> typing.Iterator[None]:
-    """Makes torch capture the backwards of the block with new compilers `make()`; with None, backwards run as usual.
+def backward_compiler(new_compiler: Compiler | None, dynamic: bool = False) -> typing.Iterator[None]:
+    """Makes torch capture each backward of the block with a `new_compiler()`; with None, backwards run as usual.
 
     `dynamic`: sizes are symbolic in the first capture of a graph; otherwise after a change.
     """
-    before = _engine.set_autograd_compiler(make, dynamic)
+    before = _engine.set_autograd_compiler(new_compiler, dynamic)
     try:
         yield
     finally:
@@ -58,7 +59,7 @@ class Router(typing.Protocol):
         ...
 
     def queue_callback(self, callback: typing.Callable[[], None]) -> bool:
-        """Takes a function to call at the end of the running backward; returns False if torch must take it."""
+        """Queues a function for the end of the running backward; returns False if torch must queue it."""
         ...
 
 
@@ -92,8 +93,8 @@ def is_uncaptured() -> bool:
 
 @contextlib.contextmanager
 def uncaptured() -> typing.Iterator[None]:
-    """Runs the thread's backwards as usual. The function of `route_backwards` asks for it; without one, the block also
-    ends torch's compiled autograd."""
+    """Runs the thread's backwards as usual: a router asks `is_uncaptured`. Without a router, the block ends torch's
+    compiled autograd, too."""
     before, _of_thread.is_uncaptured = is_uncaptured(), True
     is_routed = isinstance(torch.autograd.Variable._execution_engine, _RoutedEngine)
     try:
@@ -141,10 +142,14 @@ def sequence_number(node: typing.Any) -> int:
     return int(node._sequence_nr())
 
 
-def running_backward() -> tuple[typing.Sequence[torch.Tensor], typing.Sequence[typing.Any]] | None:
-    """Returns the tensors that the running backward starts at, and the requested inputs; None if unknown."""
+def running_backward(
+    frame: types.FrameType | None = None,
+) -> tuple[typing.Sequence[torch.Tensor], typing.Sequence[typing.Any]] | None:
+    """Returns the tensors that a backward starts at, and the requested inputs; None if unknown. The backward is the one
+    that runs above the caller, or above `frame`.
+    """
     code = torch.autograd.graph._engine_run_backward.__code__
-    frame: typing.Any = sys._getframe(1)
+    frame = sys._getframe(1) if frame is None else frame
     while frame is not None and frame.f_code is not code:
         frame = frame.f_back
     return None if frame is None else (frame.f_locals["t_outputs"], frame.f_locals["args"][3])

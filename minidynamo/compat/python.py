@@ -48,7 +48,9 @@ def is_made_at_run_time(cls: type) -> bool:
 
 
 def is_immutable_class(cls: type) -> bool:
-    """Returns whether no program can change the attributes of a class, which is then written in C."""
+    """Returns whether no program can change the attributes of a class, which is then written in C, or the class of an
+    instance, unless it is a module.
+    """
     return bool(cls.__flags__ & 1 << 8)
 
 

@@ -21,6 +21,9 @@ InferenceMode: typing.Any = torch._C._InferenceMode
 is_autocast_available = torch._C._is_autocast_available
 legacy_default_device = torch._C._get_default_device
 
+# The devices with autocast.
+AUTOCAST_DEVICES = ("cpu", "cuda", "xpu", "mps")
+
 # A context in which operations convert nothing, even under autocast.
 without_autocast = torch._C._DisableAutocast
 

@@ -22,15 +22,15 @@ from minidynamo.core.artifacts import is_own_file, own_frames_hidden
 STACK_FRAMES = 500
 """The calls on the stack that a compile may need, on top of the program's own."""
 
-_WAITING = ("SIGINT", "SIGTERM", "SIGHUP", "SIGALRM", "SIGUSR1", "SIGUSR2")
+_DELAYED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGALRM", "SIGUSR1", "SIGUSR2")
 
 
 @contextlib.contextmanager
 def isolated() -> Iterator[None]:
     """Isolates a compile: only the result and the error are visible afterwards."""
     with (
-        _signals_waiting(),
-        _no_collections(),
+        _signals_delayed(),
+        _collections_delayed(),
         compat.keeping_thread_state(),
         compat.with_denormals(),
         compat.uncaptured(),
@@ -39,11 +39,11 @@ def isolated() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _no_collections() -> Iterator[None]:
+def _collections_delayed() -> Iterator[None]:
     """Delays collections of reference cycles until after the block.
 
-    A compile creates so many objects that Python would look at all objects of the process, torch's included, again and
-    again: a sixth of the time of a compile.
+    A compile creates many objects, so Python would often visit all objects of the process, with those of torch: a sixth
+    of the time of a compile.
     """
     if not gc.isenabled():
         yield
@@ -68,7 +68,8 @@ def deeper_stack() -> Iterator[None]:
 
 
 _MOST_FRAMES = 3000
-"""Above this recursion limit the program has room of its own, and each call below `with_room` uses the C stack."""
+"""The highest recursion limit that `with_room` raises. Above it the program has room of its own, and each call inside
+of `with_room` uses the C stack."""
 
 
 def is_stack_deep() -> bool:
@@ -110,7 +111,7 @@ def _lower(limit: int, raised: int) -> None:
     if sys.getrecursionlimit() in _raised:
         try:
             sys.setrecursionlimit(limit)
-        except RecursionError:  # the stack is full; a call further up lowers the limit
+        except RecursionError:  # the stack is full; an outer call lowers the limit
             return
     if raised in _raised:
         del _raised[_raised.index(raised) :]
@@ -127,7 +128,7 @@ def _own_frames_since(code: types.CodeType) -> int:
 
 
 @contextlib.contextmanager
-def _signals_waiting() -> Iterator[None]:
+def _signals_delayed() -> Iterator[None]:
     """Delays Python signal handlers until after the block; the second signal of a kind runs its handler at once."""
     # Python handlers never run outside of the main thread
     if threading.current_thread() is not threading.main_thread():
@@ -143,7 +144,7 @@ def _signals_waiting() -> Iterator[None]:
             received.append(number)
 
     try:
-        for name in _WAITING:
+        for name in _DELAYED:
             number = getattr(signal, name, None)
             handler = None if number is None else signal.getsignal(number)
             if number is not None and callable(handler):

@@ -23,7 +23,7 @@ def is_weakly_referable(value: object) -> bool:
 
 
 def weakly(method: Any) -> Callable[..., Any]:
-    """Returns `method` without keeping its object alive: generated code must not own its owner."""
+    """Returns a function that calls `method` without keeping its object alive, which owns the generated code."""
     reference = weakref.WeakMethod(method)
 
     def call(*args: Any, **kwargs: Any) -> Any:

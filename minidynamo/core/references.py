@@ -1,6 +1,6 @@
-"""Owns minidynamo's weak references to user objects, which are no finalizers.
+"""Owns minidynamo's weak references to user objects.
 
-`guards/deaths.py` uses the type to separate them from a program's weak references.
+`tracer/capture/deaths.py` uses the type to separate them from a program's weak references.
 """
 
 from __future__ import annotations
@@ -10,6 +10,6 @@ from typing import Any
 
 
 class Reference(weakref.ref[Any]):
-    """A weak reference that does not count as an observer of an object's death."""
+    """A weak reference that does not count as a finalizer of its object."""
 
     __slots__ = ()

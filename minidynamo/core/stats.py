@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, fields
 from minidynamo.core.locks import ForkSafeLock
 from minidynamo.errors import counted
 
-# The first frame whose guards are timed, and the number of frames from then on until the next.
-_FIRST_TIMED, _BETWEEN_TIMED = 16, 1024
+# The guards of the 16th frame are timed, and from then on those of each 1024th.
+_FIRST_TIMED, _TIMING_INTERVAL = 16, 1024
 _lock = ForkSafeLock()
 
 
@@ -34,8 +34,8 @@ class Counter:
         """Counts a frame, and replaces `ticks` if no items are left."""
         with _lock:
             if None not in self.ticks:
-                self._end += _BETWEEN_TIMED
-                self.ticks = itertools.repeat(None, _BETWEEN_TIMED - 1)
+                self._end += _TIMING_INTERVAL
+                self.ticks = itertools.repeat(None, _TIMING_INTERVAL - 1)
 
 
 class _Counts:

@@ -16,7 +16,7 @@ import types
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
 
@@ -45,6 +45,8 @@ from minidynamo.guards import stored_profile
 from minidynamo.guards.cache import Entry, in_order
 from minidynamo.guards.profile import NEEDS_CONSTANT, FrameProfile, TripCounts
 from minidynamo.guards.recompiles import Recompile, is_for_another_module, limit_reached
+
+T = TypeVar("T")
 
 # New closures over one code object are new functions: further ones run eagerly.
 _MOST_CALLEES_PER_CODE = 8
@@ -77,9 +79,7 @@ def compile_function(
     the module if `fn` is its call, and `wrapper` the module that users call: the same, or a `DistributedDataParallel`
     around it. `bound`: the function does not take the module. `shares`: equal callables may use each other's entries.
     """
-    record = CompiledFunction(fn, options, caller, shares=shares)
-    record.module = (lambda: None) if module is None else weakref.ref(module)
-    record.wrapper = (lambda: None) if wrapper is None else weakref.ref(wrapper)
+    record = CompiledFunction(fn, options, caller, module=module, wrapper=wrapper, shares=shares)
     # A bound method would tie module and code into a cycle that only the garbage collector could free.
     owner = weakref.ref(module) if bound and module is not None else None
     dispatcher = Dispatcher(
@@ -117,9 +117,7 @@ def eager_function(
         except own_frames_hidden():
             raise
 
-    record = CompiledFunction(fn, options, None)
-    record.module = (lambda: None) if module is None else weakref.ref(module)
-    record.wrapper = (lambda: None) if wrapper is None else weakref.ref(wrapper)
+    record = CompiledFunction(fn, options, None, module=module, wrapper=wrapper)
     call.__dict__.update({COMPILED: record} | NOT_FOR_TORCH_COMPILE)
     return cast(types.FunctionType, call)
 
@@ -152,6 +150,11 @@ def _parameters(code: types.CodeType) -> set[str]:
     return {*code.co_varnames[: code.co_argcount + code.co_kwonlyargcount], *starred_parameters(code)}
 
 
+def _weak(value: T | None) -> Callable[[], T | None]:
+    """Returns a weak reference to a value; for None, a function that returns None."""
+    return (lambda: None) if value is None else weakref.ref(value)
+
+
 _PYTHON_CALLABLES = types.FunctionType | torch.nn.Module
 
 
@@ -164,6 +167,8 @@ class CompiledFunction:
         options: CompileOptions,
         caller: CompiledFunction | None,
         *,
+        module: torch.nn.Module | None = None,
+        wrapper: torch.nn.Module | None = None,
         shares: bool = True,
     ) -> None:
         self.shares: bool = caller.shares if caller else shares and not options.disable
@@ -180,10 +185,10 @@ class CompiledFunction:
         self._callees: dict[types.FunctionType, types.FunctionType] = {}
         self._closure_records: dict[types.CodeType, CompiledFunction] = {}
         self._closure_factories: dict[types.CodeType, Callable[..., types.FunctionType]] = {}
-        self.module: Callable[[], torch.nn.Module | None] = lambda: None
-        self.wrapper: Callable[[], torch.nn.Module | None] = lambda: None
+        self.module: Callable[[], torch.nn.Module | None] = _weak(module)
+        self.wrapper: Callable[[], torch.nn.Module | None] = _weak(wrapper)
         self._own_forward: types.FunctionType | None = None
-        self._caller = (lambda: None) if caller is None else weakref.ref(caller)
+        self._caller: Callable[[], CompiledFunction | None] = _weak(caller)
         # Per frame point (None: the root): the profile, the profile predicted at a break, the artifacts of each entry.
         self.profiles: dict[FramePoint | None, FrameProfile] = {}
         self._expected: dict[FramePoint | None, FrameProfile] = {}
@@ -339,7 +344,7 @@ class CompiledFunction:
         dispatcher.next_number = max(dispatcher.next_number, *(d.next_number for _, d in siblings), 0)
         profile = self._profile(point)
         profile.add_numbers(record.profiles[point] for record, _ in siblings if point in record.profiles)
-        profile.items.look_into(dict(zip(dispatcher.parameters, values)))
+        profile.items.add_computed(dict(zip(dispatcher.parameters, values)))
         for failures in dispatcher.misfits:
             profile.items.learn(failures)
         publish("compile_start", dispatcher.name)
@@ -403,7 +408,7 @@ class CompiledFunction:
                 if shared.fits(arguments):
                     entry.origin.shared(shared, self, weakly(dispatcher.run_eagerly), cells)
                     dispatcher.next_number = max(dispatcher.next_number, other.next_number)
-                    self._note_shared(shared.origin, point, record)
+                    self._report_shared(shared.origin, point, record)
                     return shared
         return None
 
@@ -412,9 +417,9 @@ class CompiledFunction:
         compiles = ((record, [e.origin.compile for e in d.entries]) for record, d in self._equal_dispatchers(point))
         return [record for record, known in compiles if entry.origin.compile in known]
 
-    def _note_shared(self, origin: sharing.Origin, point: FramePoint | None, record: CompiledFunction) -> None:
-        """Enters an entry of an equal callable into the reports. The values that have varied there have varied here,
-        and the frames left to Python there are left here.
+    def _report_shared(self, origin: sharing.Origin, point: FramePoint | None, record: CompiledFunction) -> None:
+        """Reports an entry of an equal callable. Values that have varied there count as varied here, and frames left to
+        Python there are left to Python here.
         """
         self.stats.shared += 1
         self._texts.setdefault(point, []).append(origin.texts)

@@ -48,7 +48,7 @@ _compiling = ForkSafeLock(lambda: _repair_all())
 
 @dataclass(frozen=True)
 class Native:
-    """Tells the dispatcher to run the frame eagerly: for this call, or permanently."""
+    """The outcome of a miss without an entry: the frame runs eagerly, in this call or permanently."""
 
     permanent: bool
 
@@ -110,7 +110,7 @@ class Dispatcher:
         self._timed: Callable[..., int] | None = None
         self._generation = 0
         self._code: types.CodeType | None = None
-        self._native_for_good = False
+        self._always_native = False
         self._loop: BoxedCallable | None = None
         self._busy = False
         self._body_names: dict[Entry, str] = {}
@@ -144,7 +144,7 @@ class Dispatcher:
         if self._keeps_function:
             methods = {name: weakly(method) for name, method in methods.items()}
         if isinstance(self._frame, RootFrame):
-            methods["start_anew"] = functools.partial(self._start_anew, self._frame)
+            methods["follow_change"] = functools.partial(self._follow_change, self._frame)
             methods["hide"] = artifacts.own_frames_hidden
         names = self._frame.names
         called = {getattr(names, name): method for name, method in methods.items()}
@@ -166,7 +166,7 @@ class Dispatcher:
         """
         reference = weakref.ref(self.function)
 
-        @artifacts.passed_over
+        @artifacts.skipped_by_warnings
         def resume(boxed: list[Any]) -> Any:
             return reference()(boxed)  # type: ignore[misc]
 
@@ -208,9 +208,9 @@ class Dispatcher:
         """Runs the frame eagerly from now on: to its end, or with `loop`, which returns the next step. Returns whether
         anything changes."""
         with _compiling:
-            if self._native_for_good and (self._loop is None or loop is not None):
+            if self._always_native and (self._loop is None or loop is not None):
                 return False
-            self._native_for_good, self._loop = True, loop
+            self._always_native, self._loop = True, loop
             self._regenerate()
             return True
 
@@ -223,7 +223,7 @@ class Dispatcher:
         with _compiling:
             self.entries = []
             self._stopped_backends.clear()
-            self._native_for_good, self._loop = False, None
+            self._always_native, self._loop = False, None
             self._regenerate()
 
     def abandon_compile(self) -> None:
@@ -243,8 +243,8 @@ class Dispatcher:
 
     # Called by the generated function
 
-    def _start_anew(self, old: RootFrame, values: list[Any]) -> Any:
-        """Serves a call after the code or the defaults of the user's function have changed since `old` was made."""
+    def _follow_change(self, old: RootFrame, values: list[Any]) -> Any:
+        """Serves a call after a change of the code or the defaults of the user's function, which `old` had."""
         args, kwargs = old.call_arguments(values)
         del values
         if old.is_current():  # only a keyword's default is gone: Python raises the error
@@ -323,23 +323,20 @@ class Dispatcher:
             return self._call_again()
         # Capture may call the frame itself, if it needs a value at once.
         eagerly = self._busy or self._is_stopped() or self._is_mode_active()
-        shared = None if eagerly else self._shared_entry(self, boxed)
-        if shared is not None:
-            self.install(shared)
-            return self._call_again()  # only there does an entry check whether finalizers see a loss
-        self.stats.misses += 1
-        eagerly = eagerly or config.stance == "eager_on_recompile"
-        outcome = Native(permanent=False) if eagerly else self._compile_missing(boxed)
+        outcome: Entry | Native | None = None if eagerly else self._shared_entry(self, boxed)
+        if outcome is None:
+            self.stats.misses += 1
+            eagerly = eagerly or config.stance == "eager_on_recompile"
+            outcome = Native(permanent=False) if eagerly else self._compile_missing(boxed)
         if isinstance(outcome, Entry):
             self.install(outcome)
             return functools.partial(run_steps, outcome.body) if outcome.steps else outcome.body
         self.stats.native_runs += 1
-        if (
-            outcome.permanent and self.entries and not self._native_for_good
-        ):  # entries for other paths through the frame stay valid
-            self.stop_compiling()
-        elif outcome.permanent and not self._native_for_good:
-            self.leave_to_python()
+        if outcome.permanent and not self._always_native:
+            if self.entries:  # they stay valid for other paths through the frame
+                self.stop_compiling()
+            else:
+                self.leave_to_python()
         return self._native
 
     def _call_again(self) -> BoxedCallable:
@@ -420,7 +417,7 @@ class Dispatcher:
             if entry not in self._body_names:
                 self._body_names[entry] = f"{names.body}{next(self._body_numbers)}"
                 namespace[self._body_names[entry]] = self._body(entry)
-        if self._native_for_good or disabled:
+        if self._always_native or disabled:
             namespace[names.native] = self._native
             source = native_source(self._frame)
         else:
@@ -472,7 +469,7 @@ config.on_change(_settings_changed)
 def _redispatcher(miss: Callable[[list[Any], int], BoxedCallable], steps: bool) -> Callable[..., Any]:
     """Returns the replacement for the body of a removed entry; `steps`: the body returned steps."""
 
-    @artifacts.passed_over
+    @artifacts.skipped_by_warnings
     def dispatch_again(boxed: list[Any], inputs: list[Any] = []) -> Any:  # noqa: B006
         inputs.clear()  # the caller's frame still has the list
         body = miss(boxed, -1)

@@ -9,10 +9,10 @@ one entry:
         except NameError:  # this code has been given to another function
             raise __import__("minidynamo.frontend.frames", fromlist=["refuse_copy"]).refuse_copy('f') from None
         if changed:
-            return start_anew([x, args, k])
+            return follow_change([x, args, k])
         if k is left_out_7_k:
             if 'k' not in keyword_defaults:
-                return start_anew([x, args, k])
+                return follow_change([x, args, k])
             k = keyword_defaults['k']
         try:
             if None not in ticks:

@@ -48,7 +48,7 @@ class OwnNames:
     code: str
     defaults: str
     keyword_defaults: str
-    start_anew: str
+    follow_change: str
     changed: str
     left_out: str
     hide: str
@@ -139,12 +139,12 @@ class RootFrame:
         return (
             *("try:", f"    {names.changed} = {changed}", *owner),
             *("except NameError:", f"    raise {refuse} from None"),
-            *(f"if {names.changed}:", f"    {self._start_anew()}"),
+            *(f"if {names.changed}:", f"    {self._follow_change()}"),
             *(line for name in self.left_out for line in self._default(name)),
         )
 
-    def _start_anew(self) -> str:
-        return f"return {self.names.start_anew}([{', '.join(self.parameters)}])"
+    def _follow_change(self) -> str:
+        return f"return {self.names.follow_change}([{', '.join(self.parameters)}])"
 
     def _default(self, name: str) -> list[str]:
         """Returns the lines that replace a left out argument by the default."""
@@ -153,7 +153,7 @@ class RootFrame:
             position = self.positional.index(name) - len(self.positional) + len(self.defaults)
             return [*lines, f"    {name} = {self.names.defaults}[{position}]"]
         found = self.names.keyword_defaults
-        missing = [f"    if {name!r} not in {found}:", f"        {self._start_anew()}"]
+        missing = [f"    if {name!r} not in {found}:", f"        {self._follow_change()}"]
         return [*lines, *missing, f"    {name} = {found}[{name!r}]"]
 
     def call_arguments(self, values: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import collections
 import sys
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -36,8 +36,8 @@ class UnlessNone:
     def __init__(self, hook: Any) -> None:
         self.hook = hook
 
-    def __call__(self, given: torch.Tensor | None) -> Any:
-        return None if given is None else self.hook(given)
+    def __call__(self, gradient: torch.Tensor | None) -> Any:
+        return None if gradient is None else self.hook(gradient)
 
 
 class _HooksOfResult(collections.OrderedDict[int, Any]):
@@ -68,16 +68,16 @@ def notice_hooks(
     def register_hook_dict(node: Any, tensor: torch.Tensor) -> None:
         reference, number = Reference(node), tensor.output_nr
 
-        def made(hook: Any) -> Any:
+        def wrapped(hook: Any) -> Any:
             alive = reference()
             return hook if alive is None else wrap(hook, alive, number)  # hooks of a dead node never run
 
-        tensor._backward_hooks = _HooksOfResult(made, tensor._backward_hooks or {})
+        tensor._backward_hooks = _HooksOfResult(wrapped, tensor._backward_hooks or {})
         of_results(node, tensor)
         notice(node, tensor.output_nr, tensor._backward_hooks)
 
-    def register(how: Any, node: Any, hook: Any) -> Any:
-        handle = how(node, hook)
+    def register(method: Any, node: Any, hook: Any) -> Any:
+        handle = method(node, hook)
         hooks = handle.hooks_dict_ref()
         notice(node, None, {} if hooks is None else hooks)
         return handle
@@ -111,7 +111,7 @@ def may_request(tensor: torch.Tensor) -> bool:
     """Returns whether the running backward, which does not run for all leaves, may request the gradient of `tensor`."""
     requested = _requested_gradients()
     edge = (tensor.grad_fn, tensor.output_nr)
-    return requested is None or any(one is tensor or (tensor.grad_fn and _edge_of(one) == edge) for one in requested)
+    return requested is None or any(each is tensor or (tensor.grad_fn and _edge_of(each) == edge) for each in requested)
 
 
 def requested_edges() -> list[tuple[Any, int]] | None:
@@ -132,16 +132,7 @@ def _requested_gradients() -> list[Any] | None:
     threads.
     """
     for frames in ([sys._getframe(1)], list(sys._current_frames().values())):
-        found = [requested for requested in map(_requested_in, frames) if requested is not None]
-        if found:
-            return [one for requested in found for one in requested]
-    return None
-
-
-def _requested_in(frame: types.FrameType | None) -> Sequence[Any] | None:
-    while frame is not None:
-        if frame.f_code is compat.RUNS_BACKWARD:
-            inputs: Sequence[Any] = frame.f_locals["args"][3]
-            return inputs
-        frame = frame.f_back
+        backwards = [backward for backward in map(compat.running_backward, frames) if backward is not None]
+        if backwards:
+            return [gradient for _, requested in backwards for gradient in requested]
     return None

@@ -28,7 +28,7 @@ def test_what_backward_runs_is_known_while_it_runs():
     found = []
 
     def look(gradient):
-        found.append((compat.asks_for_all_gradients(), compat.retains_graph(), [*map(compat.will_run, accumulators)]))
+        found.append((compat.runs_for_all_leaves(), compat.retains_graph(), [*map(compat.will_run, accumulators)]))
 
     z.register_hook(look)
     z.sum().backward(inputs=[x], retain_graph=True)

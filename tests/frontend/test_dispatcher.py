@@ -139,12 +139,12 @@ function7.__kwdefaults__ is not keyword_defaults
     except NameError:
         raise __import__("minidynamo.frontend.frames", fromlist=["refuse_copy"]).refuse_copy('everything') from None
     if changed:
-        return start_anew([a, b, args, k, kw])
+        return follow_change([a, b, args, k, kw])
     if b is left_out_7_b:
         b = defaults[0]
     if k is left_out_7_k:
         if 'k' not in keyword_defaults:
-            return start_anew([a, b, args, k, kw])
+            return follow_change([a, b, args, k, kw])
         k = keyword_defaults['k']
     try:
         if None not in ticks:

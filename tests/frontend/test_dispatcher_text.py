@@ -24,7 +24,7 @@ def f(x, n=None):
     except NameError:
         raise __import__("minidynamo.frontend.frames", fromlist=["refuse_copy"]).refuse_copy('f') from None
     if changed:
-        return start_anew([x, n])
+        return follow_change([x, n])
     if n is left_out_7_n:
         n = defaults[0]
 """

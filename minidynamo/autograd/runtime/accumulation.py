@@ -49,7 +49,7 @@ def make_accumulator(
 
 def unwanted_gradients(ctx: Any, links: Sequence[torch.Tensor | None]) -> set[int]:
     """Returns indices of the gradients not requested by the running backward: `autograd.grad(y, [x])` requests one."""
-    if not links or compat.asks_for_all_gradients():
+    if not links or compat.runs_for_all_leaves():
         return set()
     accumulators = _accumulators(ctx)
 

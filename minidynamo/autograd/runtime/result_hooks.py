@@ -72,7 +72,7 @@ class _ResultHook(UnlessNone):
 
     def __call__(self, given: torch.Tensor | None) -> Any:
         node = self.node()
-        if given is None or compat.asks_for_all_gradients() or node is None:
+        if given is None or compat.runs_for_all_leaves() or node is None:
             return super().__call__(given)
         asked = requested_edges()
         if asked is None or self.runs_in_eager(node, asked):

@@ -362,7 +362,7 @@ class Watch:
         known = [hooks for at, hooks in self.hooks if at is None or at == position]
         if any(known) or self.tables.get(number) or (tensor is not None and tensor.retains_grad):
             return True
-        is_partial = not compat.asks_for_all_gradients() or compat.current_backward() < 0
+        is_partial = not compat.runs_for_all_leaves() or compat.current_backward() < 0
         return tensor is not None and is_partial and may_request(tensor)
 
 

@@ -17,7 +17,7 @@ from torch import fx
 from minidynamo.autograd.graph.numbers import has_symbols
 from minidynamo.autograd.graph.views import SCATTER_VIEWS
 from minidynamo.compat import OpOverload
-from minidynamo.graph.unbacked_symints import place_of
+from minidynamo.graph.unbacked_symints import checked_index
 
 aten = torch.ops.aten
 
@@ -38,7 +38,7 @@ def unused_checks(graph: fx.Graph, used: Collection[fx.Node]) -> list[fx.Node]:
 
 def _may_raise(node: fx.Node) -> bool:
     if not isinstance(node.target, OpOverload):
-        return node.target is place_of
+        return node.target is checked_index
     name = str(node.target.overloadpacket.__name__)
     if node.target is aten.as_strided.default:
         return not _is_within_memory(node)

@@ -17,7 +17,7 @@ from minidynamo.autograd.graph.mutation import is_undeclared_write
 from minidynamo.autograd.graph.numbers import key
 from minidynamo.compat import FakeTensorMode, OpOverload
 from minidynamo.core.lazy_modules import load_once
-from minidynamo.graph.unbacked_symints import place_of, unbacked_symbol
+from minidynamo.graph.unbacked_symints import checked_index, unbacked_symbol
 
 
 def add_shape_env(mode: FakeTensorMode) -> None:
@@ -50,7 +50,7 @@ class IndexReads:
                 # A range with one value would make the number a constant, and no node would check the position.
                 number = unbacked_symbol(index.fake_mode.shape_env, None if key(size) == 1 else size)
             read_proxy = tracer.create_proxy(
-                "call_function", place_of, (proxy, tracer.unwrap_proxy(size), position), {}
+                "call_function", checked_index, (proxy, tracer.unwrap_proxy(size), position), {}
             )
             track_tensor_tree(number, read_proxy, constant=None, tracer=tracer)
             newest = read_proxy.node
@@ -63,7 +63,7 @@ def _may_have_written(index: torch.Tensor, newest: fx.Node, read: fx.Node) -> bo
     while newest is not read:
         values = [node.meta.get("val") for node in newest.all_input_nodes]
         shares_memory = any(isinstance(v, torch.Tensor) and compat.share_memory(v, index) for v in values)
-        if shares_memory and newest.target is not place_of and _may_write(newest):
+        if shares_memory and newest.target is not checked_index and _may_write(newest):
             return True
         newest = newest.prev
     return False

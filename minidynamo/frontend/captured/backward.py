@@ -16,7 +16,7 @@ from minidynamo import compat
 from minidynamo.config import config
 from minidynamo.frontend.arguments import checked_options
 from minidynamo.frontend.captured import tape as tapes
-from minidynamo.frontend.captured.turns import Block, Turns
+from minidynamo.frontend.captured.router import BackwardRouter, Block
 from minidynamo.frontend.compile import compile
 from minidynamo.frontend.donation import steal
 from minidynamo.graph.backward_calls import ContextState
@@ -34,24 +34,24 @@ class captured_backward(contextlib.ContextDecorator):
         self.backend, self.fullgraph, self.dynamic = backend, fullgraph, dynamic
 
     def __enter__(self) -> captured_backward:
-        _turns.open(self)
+        _router.open(self)
         return self
 
     def __exit__(self, *error: Any) -> None:
-        _turns.close(self)
+        _router.close(self)
 
 
 def _follow_settings() -> None:
     """Opens or closes the block of the setting `captured_backward`."""
-    if config.captured_backward != (_turns.default is not None):
-        _turns.set_default(captured_backward() if config.captured_backward else None)
+    if config.captured_backward != (_router.default is not None):
+        _router.set_default(captured_backward() if config.captured_backward else None)
 
 
 def _tape() -> tapes.BackwardTape:
-    return tapes.BackwardTape(lambda *found: (operator.call, CapturedBackward(*found)))
+    return tapes.BackwardTape(lambda function, tape: (operator.call, CapturedBackward(function, tape)))
 
 
-_turns = Turns(_tape)
+_router = BackwardRouter(_tape)
 
 
 class CapturedBackward:
@@ -67,7 +67,7 @@ class CapturedBackward:
         """Returns the requested gradients; empties `inputs`."""
         if self.contexts:
             hooks = [ContextState(hook) if i in self.contexts else hook for i, hook in enumerate(hooks)]
-        block = _turns.end_capture()
+        block = _router.end_capture()
         if block is None or torch.is_grad_enabled() or not self.is_strided or compat.any_is_batched(inputs):
             return self.function(inputs, sizes, scalars, hooks, packed)
         return self.compiled_function(block)(inputs, sizes, scalars, hooks, packed)

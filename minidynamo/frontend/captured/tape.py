@@ -62,14 +62,6 @@ def _names(value: Any) -> Iterable[Name]:
             yield from _names(item)
 
 
-@dataclass
-class _Sum:
-    """The gradients that autograd adds for one input of a node."""
-
-    #: pairs of the node that computed the gradient, and the name of the gradient
-    terms: list[tuple[int, Name]] = field(default_factory=list)
-
-
 class BackwardTape:
     """The compiler that torch calls during one capture.
 
@@ -89,12 +81,15 @@ class BackwardTape:
         self.memory: dict[Name, object] = {}
         #: The values whose memory has each element once, without gaps.
         self.dense: set[Name] = set()
-        self.sums: dict[Name, _Sum] = {}
+        #: The gradients that autograd adds for one input of a node, each with the node that computed it, by the name of
+        #: the sum.
+        self.sums: dict[Name, list[tuple[int, Name]]] = {}
         self.globals: dict[str, Any] = {}
         self.constants: dict[Any, Name] = {}
-        self.stack = contextlib.ExitStack()
+        self.modes = contextlib.ExitStack()
         self.sizes: Sequence[Any] = ()
         self.scalars: Sequence[Any] = ()
+        #: The keys of memory that belongs to the caller or to a constant.
         self.borrowed: set[object] = set()
         #: False if the size of a stand-in is unknown.
         self.is_exact = True
@@ -103,7 +98,7 @@ class BackwardTape:
         #: The positions in `hooks` that hold the context of a custom Function.
         self.contexts: list[int] = []
 
-    # What torch calls
+    # Called by torch
 
     def begin_capture(
         self, inputs: list[Any], sizes: list[int], scalars: list[Any], origins: Any, accumulates: bool, checks: bool
@@ -112,13 +107,13 @@ class BackwardTape:
         running = compat.running_backward()
         self.roots, self.requested = ((), ()) if running is None else running
         self.fakes = compat.fake_mode_for_backward()
-        found = [self._stand_in(value, Name(f"i{k}")) for k, value in enumerate(inputs)]
-        self.inputs = [self.names[id(value)][0] for value in found]
+        stand_ins = [self._stand_in(value, Name(f"i{k}")) for k, value in enumerate(inputs)]
+        self.inputs = [self.names[id(value)][0] for value in stand_ins]
         self.borrowed = {self.memory[name] for name in self.inputs}
         self.sizes = [compat.symbolic_number(self.fakes, value, f"sizes[{k}]") for k, value in enumerate(sizes)]
         self.scalars = [compat.symbolic_number(self.fakes, value, f"scalars[{k}]") for k, value in enumerate(scalars)]
-        self.stack.enter_context(compat.with_stand_ins(self.fakes))
-        return "captured backward", found, list(self.sizes), list(self.scalars)
+        self.modes.enter_context(compat.with_stand_ins(self.fakes))
+        return "captured backward", stand_ins, list(self.sizes), list(self.scalars)
 
     def set_node_origin(self, name: str, number: int, node: Any) -> None:
         """Starts the next node."""
@@ -143,18 +138,20 @@ class BackwardTape:
     def accumulate(self, total: Any, gradient: Any) -> Any:
         """Records the sum of two gradients of one input of a node."""
         result = self._like(total)
-        name, terms = self._named(result), []
+        name = self._named(result)
+        terms: list[tuple[int, Name]] = []
         for value in map(self._name, (total, gradient)):
-            terms += self.sums.pop(value).terms if value in self.sums else [(self.node_of(value), value)]
-        self.sums[name] = _Sum(terms)
+            terms += self.sums.pop(value) if value in self.sums else [(self.node_of(value), value)]
+        self.sums[name] = terms
         return result
 
-    def accumulate_grad(self, leaf: Any, *given: Any) -> Any:
-        """Records the addition to `.grad` of a leaf. Torch passes the gradient, then whether hooks follow. Releases
-        that pass the earlier `.grad` in front expect the new `.grad` as the result, and older ones expect None."""
-        *before, gradient, _ = given
+    def accumulate_grad(self, leaf: Any, *args: Any) -> Any:
+        """Records the addition to `.grad` of a leaf. Torch passes the gradient, then whether hooks follow. Newer
+        releases pass the earlier `.grad` first, and expect the new `.grad` as the result; older releases expect None.
+        """
+        *earlier, gradient, _ = args
         self._record(calls.add_to_leaf, (leaf, gradient, False), None)
-        return self._result(leaf) if before else None
+        return self._result(leaf) if earlier else None
 
     def tensor_pre_hook(self, inputs: list[Any], hook: int, i: int) -> list[Any]:
         """Records a hook of a tensor."""
@@ -189,9 +186,9 @@ class BackwardTape:
     ) -> tuple[Any, ...]:
         """Records the backward of a custom Function."""
         function = context._forward_cls
-        found = self._inlined(inputs, saved, number, context)
-        if found is not None:
-            return tuple(found[: len(metadata)])
+        inlined = self._inlined(inputs, saved, number, context)
+        if inlined is not None:
+            return tuple(inlined[: len(metadata)])
         likes = [None if each is None else self._empty(*each) for each in metadata]
         state, needed = self._item("hooks", number), context.needs_input_grad
         if DISABLED in vars(function.backward):
@@ -260,12 +257,12 @@ class BackwardTape:
     def end_capture(self, outputs: Sequence[Any]) -> tuple[Any, Any]:
         """Writes the function."""
         returned = [self._name_or_none(value) for value in outputs]
-        self.stack.close()
+        self.modes.close()
         return self.finish(self._write(returned), self)
 
     def close(self) -> None:
         """Ends the capture, also after an error."""
-        self.stack.close()
+        self.modes.close()
 
     # Values
 
@@ -372,12 +369,12 @@ class BackwardTape:
 
     def _call(self, function: Callable[..., Any], args: tuple[Any, ...], like: Any) -> Any:
         """Records a call of the user's code, which returns one value like `like`."""
-        return self._unknown(function, args, [like], is_list=False)[0]
+        return self._record_user_code(function, args, [like], is_list=False)[0]
 
     def _calls(self, function: Callable[..., Any], args: tuple[Any, ...], likes: Sequence[Any]) -> list[Any]:
-        return self._unknown(function, args, likes, is_list=True)
+        return self._record_user_code(function, args, likes, is_list=True)
 
-    def _unknown(
+    def _record_user_code(
         self, function: Callable[..., Any], args: tuple[Any, ...], likes: Sequence[Any], *, is_list: bool
     ) -> list[Any]:
         """Records a call of the user's code: the memory of the results is unknown."""
@@ -391,14 +388,14 @@ class BackwardTape:
     def _formula(self, name: str, args: tuple[Any, ...], count: int) -> list[Any]:
         """Records a formula of torch, and runs it on the stand-ins."""
         formula, is_traceable = compat.backward_formula(name)
-        found = self._run(formula, args) if is_traceable else None
-        if found is not None and name == "validate_outputs" and self._is_same(args[0], found):
+        computed = self._run(formula, args) if is_traceable else None
+        if computed is not None and name == "validate_outputs" and self._is_same(args[0], computed):
             return list(args[0])
-        likes = [torch.empty(0)] * count if found is None else found
+        likes = [torch.empty(0)] * count if computed is None else computed
         results = [None if value is None else value.detach() for value in likes]
         args = self._args(args)
         names = [None if result is None else self._named(result) for result in results]
-        if found is None:
+        if computed is None:
             self.memory.update({each: None for each in names if each is not None})
         self.statements.append(Statement(self.node, _in_graph(name), args, names))
         return results
@@ -423,7 +420,7 @@ class BackwardTape:
     def _write(self, returned: list[Name | None]) -> Callable[..., Any]:
         position = positions(self.nodes, self.roots, self.requested)
         ordered = self._with_sums(position)
-        self._take_memory(ordered, returned)
+        self._reuse_memory(ordered, returned)
         last = {name: k for k, statement in enumerate(ordered) for name in statement.read()}
         lines = [f"def backward({PARAMETERS}):"]
         lines += [f"    {', '.join(self.inputs)}, = inputs"] if self.inputs else []
@@ -483,8 +480,8 @@ class BackwardTape:
     def _with_sums(self, position: Mapping[int, int]) -> list[Statement]:
         """Returns all statements in autograd's order. A sum adds gradients in the order in which their nodes run."""
         sums: list[Statement] = []
-        for name, total in self.sums.items():
-            terms = sorted(total.terms, key=lambda term: position[term[0]])
+        for name, unordered in self.sums.items():
+            terms = sorted(unordered, key=lambda term: position[term[0]])
             result = terms[0][1]
             for k, (node, term) in enumerate(terms[1:], 2):
                 partial = name if k == len(terms) else Name(f"v{next(self.counter)}")
@@ -494,10 +491,10 @@ class BackwardTape:
                 result = partial
         return sorted([*self.statements, *sums], key=lambda statement: position[statement.node])
 
-    def _take_memory(self, ordered: list[Statement], returned: Sequence[Name | None]) -> None:
-        """Lets sums and leaves take the memory of a gradient that no later statement reads.
+    def _reuse_memory(self, ordered: list[Statement], returned: Sequence[Name | None]) -> None:
+        """Lets sums and leaves reuse the memory of a gradient that no later statement reads.
 
-        If sizes vary, nothing is taken: two gradients may share memory in some calls only.
+        If sizes vary, no memory is reused: two gradients may share memory in some calls only.
         """
         if self.sizes or self.scalars:
             return

@@ -94,7 +94,7 @@ def rerunner(
     original.
     """
 
-    @artifacts.passed_over
+    @artifacts.skipped_by_warnings
     def run_again(values: list[Any], failure: Failure) -> Any:
         if failure.kept is not None:
             return failure.kept.run(run, values)

@@ -482,8 +482,8 @@ def test_hooks_are_back_after_an_error():
         f(x, i)
         with pytest.raises((IndexError, RuntimeError)):
             f(x, torch.tensor([7, 1]))
-        assert compat.saved_tensor_hooks() == pair
-    assert compat.saved_tensor_hooks() is None
+        assert compat.top_saved_tensor_hooks(False) == pair
+    assert compat.top_saved_tensor_hooks(False) is None
     assert not seen
 
 

@@ -49,24 +49,24 @@ def _refused(error: Exception) -> Diagnostic:
     )
 
 
-class Turns:
-    """Runs the backwards of the process while a block is open. `make` returns a compiler for torch."""
+class BackwardRouter:
+    """Runs the backwards of the process while a block is open. `new_compiler` returns a compiler for torch."""
 
-    def __init__(self, make: Callable[[], Any]) -> None:
-        self.make = make
+    def __init__(self, new_compiler: Callable[[], Any]) -> None:
+        self.new_compiler = new_compiler
         self.changed = threading.Condition()
         #: the thread whose backward is captured or runs captured; None if there is none
         self.owner: int | None = None
-        #: torch has the compiler
+        #: whether torch has the compiler
         self.is_capturing = False
-        #: the compiler was used, or the captured function has started
+        #: whether the compiler was used, or the captured function has started
         self.has_begun = False
         #: the block of the captured backward
         self.block: Block | None = None
         #: functions to call at the end of the captured backward
         self.callbacks: list[Callable[[], None]] = []
         #: the number of backwards that run inside of the captured one
-        self.inside = 0
+        self.depth = 0
         #: the block for threads that have none
         self.default: Block | None = None
         self.blocks_of_thread = threading.local()
@@ -92,10 +92,10 @@ class Turns:
         self.default = block
 
     def _blocks(self) -> list[Block]:
-        if not hasattr(self.blocks_of_thread, "found"):
-            self.blocks_of_thread.found = []
-        found: list[Block] = self.blocks_of_thread.found
-        return found
+        if not hasattr(self.blocks_of_thread, "blocks"):
+            self.blocks_of_thread.blocks = []
+        blocks: list[Block] = self.blocks_of_thread.blocks
+        return blocks
 
     def _count(self, change: int) -> None:
         with self.changed:
@@ -140,10 +140,10 @@ class Turns:
             if self.owner is not None:
                 return False
             self.owner, self.block, self.is_capturing, self.has_begun = threading.get_ident(), block, True, False
-            found = compat.captures_of_torch_compile()
-            if found != self.captures_of_torch:
+            captures = compat.captures_of_torch_compile()
+            if captures != self.captures_of_torch:
                 compat.forget_captured_backwards()
-                self.captures_of_torch = found
+                self.captures_of_torch = captures
             return True
 
     def _end(self) -> None:
@@ -156,7 +156,7 @@ class Turns:
         if self.owner != threading.get_ident():
             raise _OtherThread
         self.has_begun = True
-        return self.make()
+        return self.new_compiler()
 
     def end_capture(self) -> Block | None:
         """Ends the capture: the captured function starts. Returns the block of `captured_backward`; None if the
@@ -171,18 +171,18 @@ class Turns:
         return self.block
 
     def queue_callback(self, callback: Callable[[], None]) -> bool:
-        """Takes a function to call at the end of the captured backward; returns False in any other backward."""
-        is_captured = self.owner == threading.get_ident() and not self.inside
+        """Queues a function for the end of the captured backward; returns False in any other backward."""
+        is_captured = self.owner == threading.get_ident() and not self.depth
         if is_captured:
             self.callbacks.append(callback)
         return is_captured
 
     def _run_inside(self, start: Callable[[], Any]) -> Any:
-        self.inside += 1
+        self.depth += 1
         try:
             return start()
         finally:
-            self.inside -= 1
+            self.depth -= 1
 
     def _run_eagerly(self, start: Callable[[], Any]) -> Any:
         while True:
