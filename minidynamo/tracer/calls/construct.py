@@ -123,7 +123,7 @@ def _enum_member(
     members: type[enum.Enum] = cls.value
     name = members.__name__
     if not members.__members__:
-        why = "Classes are not made while tracing."
+        why = "While tracing, only class statements and namedtuple create classes."
         tx.break_graph("MD241", f"making an enum of {name}", why=why, fix="Define it outside of the compiled function.")
     try:
         values = [as_constant(arg) for arg in args]

@@ -157,7 +157,7 @@ def _type(tx: Tracer, obj: VariableTracker, /, *rest: VariableTracker, **kwargs:
         tx.break_graph(
             "MD241",
             "making a class",
-            why="Classes are not made while tracing.",
+            why="While tracing, only class statements and namedtuple create classes.",
             fix="Define it outside of the compiled function.",
         )
     cls = class_of(tx, obj)
