@@ -36,10 +36,12 @@ def _elementwise(result: torch.Tensor, args: Sequence[Any]) -> torch.Tensor:
     common = compat.computed_dtype(*tensors)
     if result.dtype.is_floating_point and not (common.is_floating_point or common.is_complex):
         common = result.dtype
-    return _together(result, [t if t.dtype == common or t.device.type != "cpu" else _as_copied(t) for t in tensors])
+    return _in_common_order(
+        result, [t if t.dtype == common or t.device.type != "cpu" else _as_copied(t) for t in tensors]
+    )
 
 
-def _together(result: torch.Tensor, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+def _in_common_order(result: torch.Tensor, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     strides = elementwise_strides(result, tensors)
     return torch.empty_strided(result.shape, strides, dtype=result.dtype, device=result.device)
 
@@ -101,8 +103,8 @@ def _scaled_by_a_power(result: torch.Tensor, args: Sequence[Any]) -> torch.Tenso
     product.
     """
     x, exponent = args
-    in_two = x.dtype == torch.float32 and exponent.dtype.is_floating_point
-    return _elementwise(result, [x, exponent.new_empty(exponent.shape) if in_two else exponent])
+    in_two_steps = x.dtype == torch.float32 and exponent.dtype.is_floating_point
+    return _elementwise(result, [x, exponent.new_empty(exponent.shape) if in_two_steps else exponent])
 
 
 def _pooled_volumes(result: torch.Tensor, args: Sequence[Any]) -> torch.Tensor:
@@ -117,7 +119,7 @@ def _rolled(result: torch.Tensor, args: Sequence[Any]) -> torch.Tensor:
     return _channels_last_or_not(result, args) if len(args) > 2 and args[2] else result
 
 
-def _read_through(result: torch.Tensor, args: Sequence[Any]) -> torch.Tensor:
+def _indexed(result: torch.Tensor, args: Sequence[Any]) -> torch.Tensor:
     """Lays out the result of indexing as an elementwise kernel over the result does, which reads the tensor and the
     indices; torch's fake mode ignores the indices. With masks, whose number of selected elements is unknown, it
     returns torch's fake result.
@@ -133,7 +135,7 @@ def _read_through(result: torch.Tensor, args: Sequence[Any]) -> torch.Tensor:
     shape, first, trailing = own[0].shape, dims[0], x.dim() - dims[-1] - 1
     strides = (*x.stride()[:first], *[0] * len(shape), *x.stride()[dims[-1] + 1 :])
     read = x.as_strided(result.shape, strides)
-    return _together(result, [read, *(index.reshape(*[1] * first, *shape, *[1] * trailing) for index in own)])
+    return _in_common_order(result, [read, *(index.reshape(*[1] * first, *shape, *[1] * trailing) for index in own)])
 
 
 def _row_major_if_complex(result: torch.Tensor, args: Sequence[Any]) -> torch.Tensor:
@@ -198,7 +200,7 @@ RULES: dict[OpOverload, Rule] = {
         ),
         _row_major_unless_broadcast,
     ),
-    aten.index.Tensor: _read_through,
+    aten.index.Tensor: _indexed,
     aten.isin.Tensor_Scalar: _row_major,
     aten.isin.Tensor_Tensor: _row_major,
     aten.ldexp.Tensor: _scaled_by_a_power,
@@ -234,7 +236,7 @@ COPIES: dict[OpOverload, dict[int, int]] = {
 their dtype, and dropout that drops nothing returns a copy.
 """
 
-LIKE_THE_FIRST = frozenset({aten.huber_loss.default})
+DTYPE_OF_FIRST = frozenset({aten.huber_loss.default})
 """Operations with the dtype of their first argument, where torch's fake mode returns the common dtype."""
 
 
@@ -248,12 +250,12 @@ def _dtype_of_scaled(x: torch.Tensor, exponent: torch.Tensor) -> torch.dtype:
     return torch.result_type(x, exponent.new_empty(exponent.shape, dtype=torch.result_type(exponent, 2.0)))
 
 
-def _is_like_the_first(op: OpOverload, args: Sequence[Any]) -> bool:
+def _has_dtype_of_first(op: OpOverload, args: Sequence[Any]) -> bool:
     # For a bool to the power of a bool, torch's fake mode returns an integer.
-    return op in LIKE_THE_FIRST or (op is aten.pow.Tensor_Scalar and type(args[1]) is bool)
+    return op in DTYPE_OF_FIRST or (op is aten.pow.Tensor_Scalar and type(args[1]) is bool)
 
 
-LIKE_THE_WHOLE = frozenset({aten.select_scatter.default, aten.slice_scatter.default, aten.diagonal_scatter.default})
+LAYOUT_OF_FIRST = frozenset({aten.select_scatter.default, aten.slice_scatter.default, aten.diagonal_scatter.default})
 """Operations whose result has the layout of the first argument, or of a copy if elements of the argument overlap. torch
 2.11 keeps the overlap in the fake result.
 """
@@ -341,7 +343,7 @@ EQUIVALENT: dict[OpOverload, OpOverload] = {}
 """Operators equivalent to an ATen operator with the same arguments, to which the tables apply."""
 
 
-def _need_equal_shapes(source: torch.Tensor, window: torch.Tensor) -> None:
+def _check_equal_shapes(source: torch.Tensor, window: torch.Tensor) -> None:
     """Raises a RuntimeError in eager's words unless the shapes are equal."""
     if source.shape != window.shape:
         text = "expected src to have a size equal to the slice of self. src size = {}, slice size = {}"
@@ -362,14 +364,14 @@ _ONE_DTYPE: dict[OpOverload, tuple[int, str]] = {
 """Operations whose source must have the dtype of the first argument -> (position of the source, eager's message)."""
 
 
-def _need_fitting_source(op: OpOverload, args: Sequence[Any]) -> None:
+def _check_source(op: OpOverload, args: Sequence[Any]) -> None:
     """Raises a RuntimeError in eager's words for a wrong source; torch accepts any source without data."""
     position, text = _ONE_DTYPE[op]
     written, source = args[0], args[position]
     if op in _PUTS:
         if any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in args[1]):
             return  # the number of elements that masks select is unknown
-        _need_to_fit(source, aten.index.Tensor(written, args[1]))
+        _check_broadcast(source, aten.index.Tensor(written, args[1]))
     if written.dtype != source.dtype:
         raise RuntimeError(text.format(_name_of(written.dtype), _name_of(source.dtype)))
 
@@ -378,7 +380,7 @@ def _name_of(dtype: torch.dtype) -> str:
     return torch.empty(0, dtype=dtype).type().removeprefix("torch.").removesuffix("Tensor")
 
 
-def _need_to_fit(source: torch.Tensor, window: torch.Tensor) -> None:
+def _check_broadcast(source: torch.Tensor, window: torch.Tensor) -> None:
     """Raises a RuntimeError in eager's words unless `source` can be broadcast to the written elements."""
     sizes, wanted = [*source.shape], [*window.shape]
     missing = len(sizes) > len(wanted)
@@ -388,7 +390,7 @@ def _need_to_fit(source: torch.Tensor, window: torch.Tensor) -> None:
         raise RuntimeError(text.format([*map(int, sizes)], [*map(int, wanted)]))
 
 
-def _need_index(tensor: torch.Tensor, dim: int, index: int) -> None:
+def _check_index(tensor: torch.Tensor, dim: int, index: int) -> None:
     """Raises an IndexError in eager's words for an index out of range, which torch 2.11 does not check."""
     dim += tensor.dim() if dim < 0 else 0
     if 0 <= dim < tensor.dim():
@@ -398,7 +400,7 @@ def _need_index(tensor: torch.Tensor, dim: int, index: int) -> None:
             raise IndexError(f"select(): index {index} out of range for tensor of size {sizes} at dimension {dim}")
 
 
-def _need_dimension(tensor: torch.Tensor, dim: int = -1) -> None:
+def _check_dimension(tensor: torch.Tensor, dim: int = -1) -> None:
     """Raises an IndexError in eager's words for a dimension out of range."""
     count = max(tensor.dim(), 1)
     if not -count <= dim < count:
@@ -424,7 +426,7 @@ def _is_iterated(op: OpOverload) -> bool:
 
 
 @functools.cache
-def _reads_as_it_writes(op: OpOverload) -> bool:
+def _reads_and_writes_in_one_kernel(op: OpOverload) -> bool:
     """Returns whether eager writes elementwise, in one kernel, while reading the other arguments."""
     name = op.overloadpacket.__name__
     packet = getattr(aten, name.removesuffix("_"), op.overloadpacket)
@@ -432,7 +434,7 @@ def _reads_as_it_writes(op: OpOverload) -> bool:
     return (by_elements or op is aten.copy_.default) and name.removesuffix("_") not in _BY_COPIES
 
 
-def _uncounted_view(result: Any) -> Any:
+def _unversioned_view(result: Any) -> Any:
     """Returns the result of an operation outside of inference mode; a view of an inference tensor has no version, and
     so refuses writes.
     """
@@ -442,9 +444,9 @@ def _uncounted_view(result: Any) -> Any:
         return result.detach()
 
 
-def _need_no_overlap(op: OpOverload, args: Sequence[Any]) -> None:
+def _check_no_overlap(op: OpOverload, args: Sequence[Any]) -> None:
     """Raises a RuntimeError in eager's words if a written tensor and a read tensor overlap in part."""
-    if not op._schema.is_mutable or not _reads_as_it_writes(op):
+    if not op._schema.is_mutable or not _reads_and_writes_in_one_kernel(op):
         return
     written, *others = args
     if any(isinstance(other, torch.Tensor) and _overlap(written, other) for other in others):
@@ -498,55 +500,65 @@ class FakeTensorMode(compat.StandaloneFakeTensorMode):
 
     def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Runs one operation."""
-        result = self._fake_result(func, types, args, kwargs)
+        result = self._fake_result(func, types, args, kwargs or {})
         if func is aten.detach.default or func._schema.is_mutable or torch.is_inference_mode_enabled():
             return result
         if type(result) in (list, tuple):  # named results contain no views
-            return type(result)(map(_uncounted_view, result))
-        return _uncounted_view(result)
+            return type(result)(map(_unversioned_view, result))
+        return _unversioned_view(result)
 
-    def _fake_result(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def _fake_result(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         op = EQUIVALENT.get(func, func)
         self.draws |= op.namespace not in ("aten", "prim", "prims")  # the effects of custom operators are unknown
         if func in COMPOSITES:
             with self:
-                parts = COMPOSITES[func](*args, **(kwargs or {}))
+                parts = COMPOSITES[func](*args, **kwargs)
             if parts is not NotImplemented:
                 return parts
         self.draws |= torch.Tag.nondeterministic_seeded in op.tags
+        self._check(op, args, kwargs)
+        return self._corrected(op, self._run(func, op, types, args, kwargs), args)
+
+    def _check(self, op: OpOverload, args: Any, kwargs: Any) -> None:
+        """Raises the errors of eager that torch's fake mode does not raise before an operation."""
         if op in SIZED_BY_DATA:
-            raise compat.DynamicOutputShape(func)
+            raise compat.DynamicOutputShape(op)
         if is_found_wrong(op):
             raise NotImplementedError(f"{op.name()} has returned something else than it promised (MD524)")
         if op is aten.select.int:
-            _need_index(*args)
+            _check_index(*args)
         if op in DIMENSIONS:
-            _need_dimension(*args[:2])
-        _need_no_overlap(op, args)
+            _check_dimension(*args[:2])
+        _check_no_overlap(op, args)
         if op in WINDOWS:
             with self:
-                _need_equal_shapes(args[1], WINDOWS[op](args[0], *args[2:], **(kwargs or {})))
+                _check_equal_shapes(args[1], WINDOWS[op](args[0], *args[2:], **kwargs))
+
+    def _run(self, func: OpOverload, op: OpOverload, types: Any, args: Any, kwargs: Any) -> Any:
+        """Runs an operation by a meta function of minidynamo, or by torch's fake mode."""
+        if op in META_FUNCTIONS and _has_symbols(args):
+            with self:
+                return META_FUNCTIONS[op](op, *args, **kwargs)
         if func is aten.constant_pad_nd.default:
             # With a varying fill value, torch would specialize the sizes, which do not depend on the value.
             args, kwargs = args[:2], {}
-        result: Any
-        if op in META_FUNCTIONS and _has_symbols(args):
-            with self:
-                result = META_FUNCTIONS[op](op, *args, **(kwargs or {}))
-        else:
-            result = super().dispatch(func, types, args, kwargs or {})
+        result = super().dispatch(func, types, args, kwargs)
         if func.name().startswith("aten::_foreach_") and func._schema.is_mutable:
             compat.increment_version(args[0])  # torch's kernels count below autograd, which fake tensors do not reach
+        return result
+
+    def _corrected(self, op: OpOverload, result: Any, args: Any) -> Any:
+        """Returns a result with eager's dtypes and strides; raises eager's errors about the written elements."""
         if op in _ONE_DTYPE:
             with self:
-                _need_fitting_source(op, args)
-        if _is_like_the_first(op, args):
+                _check_source(op, args)
+        if _has_dtype_of_first(op, args):
             with self:
                 result = torch.empty_like(result, dtype=args[0].dtype)
         if op is aten.ldexp.Tensor and not compat.is_composite(op):
             with self:
                 result = torch.empty_like(result, dtype=_dtype_of_scaled(*args))
-        if op in LIKE_THE_WHOLE:
+        if op in LAYOUT_OF_FIRST:
             with self:
                 result = _as_copied(result)
         if op in _BATCH_NORMS and args[0].is_cpu:

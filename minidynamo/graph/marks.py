@@ -68,7 +68,7 @@ NODE_KEYS = {
         "the checkpoint that computes the node again in backward", "autograd/graph/provenance", "autograd"
     ),
     "draws": Key("whether the node may draw random numbers", "tracer/graph/output_graph", "autograd tracer"),
-    "drawn_behind": Key(
+    "draws_before_effect": Key(
         "whether the program drew from the generator before an effect", "tracer/handlers/random_numbers", "tracer"
     ),
     "example_value": Key(

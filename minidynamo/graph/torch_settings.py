@@ -18,15 +18,13 @@ from minidynamo import compat
 
 Call = tuple[Callable[..., Any], tuple[Any, ...]]
 
-AUTOCAST_DEVICES = ("cpu", "cuda", "xpu", "mps")
-
 
 @dataclass(frozen=True)
 class Settings:
     """The settings of this thread at one moment."""
 
     grad_enabled: bool
-    #: (enabled, dtype) of each of `AUTOCAST_DEVICES`
+    #: (enabled, dtype) of each of `compat.AUTOCAST_DEVICES`
     autocast: tuple[tuple[bool, torch.dtype], ...]
     autocast_cache: bool
     autocast_nesting: int
@@ -44,7 +42,9 @@ def settings() -> Settings:
     torch.autocast_increment_nesting()
     return Settings(
         torch.is_grad_enabled(),
-        tuple((torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) for device in AUTOCAST_DEVICES),
+        tuple(
+            (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) for device in compat.AUTOCAST_DEVICES
+        ),
         torch.is_autocast_cache_enabled(),
         torch.autocast_decrement_nesting(),
         torch.get_default_dtype(),
@@ -162,7 +162,9 @@ def _common(one: tuple[object, ...], other: tuple[object, ...]) -> int:
 
 
 def _autocast(wanted: Settings, now: Settings) -> Iterator[Call]:
-    for device, (enabled, dtype), (enabled_now, dtype_now) in zip(AUTOCAST_DEVICES, wanted.autocast, now.autocast):
+    for device, (enabled, dtype), (enabled_now, dtype_now) in zip(
+        compat.AUTOCAST_DEVICES, wanted.autocast, now.autocast
+    ):
         if enabled != enabled_now:
             yield torch.set_autocast_enabled, (device, enabled)
         if dtype is not dtype_now:

@@ -3,7 +3,7 @@ tensors of one integer: `x[i]` is the view `x[i.item()]`.
 
 Numbers that are known before a graph runs are not unbacked. Without data, all indices give equivalent views:
 `with_first_indices` chooses index 0. If the numbers are symbols, which torch accepts in no subscript,
-`run_with_indices` selects dimension by dimension. With data, `place_of` reads and checks the number.
+`run_with_indices` selects dimension by dimension. With data, `checked_index` reads and checks the number.
 """
 
 from __future__ import annotations
@@ -143,33 +143,33 @@ def run_with_indices(target: Any, args: Sequence[Any], read: IndexReader) -> Any
     part, *value = args[0], *args[2:]
     basic: list[Any] = []
     selections: list[tuple[int, Any]] = []  # (dimension after the earlier selections, index)
-    left: list[Any] = []  # subscript of the dimensions that remain
-    shown = 0
+    rest: list[Any] = []  # subscript of the dimensions that remain
+    kept = 0  # dimensions of `part` before the item that remain after the selections
     for position, (item, (dim, end)) in enumerate(zip(_items(args[1]), dimensions(args) or ())):
         if _is_index_tensor(item):
             basic.append(_ALL)
-            selections.append((shown, read(item, part.shape[dim], position)))
+            selections.append((kept, read(item, part.shape[dim], position)))
         elif isinstance(item, torch.Tensor):
             basic += [_ALL] * (end - dim)
-            left.append(item)
-            shown += end - dim
+            rest.append(item)
+            kept += end - dim
         else:
             basic.append(item)
             more = 1 if item is None else 0 if isinstance(item, (int, torch.SymInt)) else end - dim
-            left += [_ALL] * more
-            shown += more
+            rest += [_ALL] * more
+            kept += more
     if any(item is not ... and item != _ALL for item in basic):
         part = part[tuple(basic)]
     for dim, number in selections:
         part = part.select(dim, number)
-    key = ... if all(item is _ALL for item in left) else tuple(left)
+    key = ... if all(item is _ALL for item in rest) else tuple(rest)
     if target is operator.setitem:
         return operator.setitem(part, key, *value)
     return part if key is ... else part[key]
 
 
-def place_of(index: torch.Tensor, size: int, position: int) -> int:
-    """Returns the index in an index tensor, as a number from 0."""
+def checked_index(index: torch.Tensor, size: int, position: int) -> int:
+    """Returns the number in an index tensor, counted from 0. Raises IndexError if it is out of range."""
     number = int(index)
     if not -size <= number < size:  # torch's message, with the position as the dimension
         raise IndexError(f"index {number} is out of bounds for dimension {position} with size {size}")

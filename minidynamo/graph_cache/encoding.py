@@ -100,7 +100,7 @@ class Codec:
             "dict": lambda pairs: {self.decode(k): self.decode(v) for k, v in pairs},
             "device": self._decode_device,
             "tensor": self._decode_tensor,
-            "place": lambda position: self.context.locations[position],
+            "location": lambda position: self.context.locations[position],
             "torch": _decode_torch_name,
             "op": _decode_operator,
             "record": self._decode_record,
@@ -146,7 +146,7 @@ class Codec:
         return device
 
     def _encode_location(self, location: UserLocation) -> Json:
-        return {"place": self._positions[location]} if location in self._positions else None
+        return {"location": self._positions[location]} if location in self._positions else None
 
     def _encode_tensor(self, tensor: torch.Tensor) -> Json:
         if tensor.device.type != "cpu" or tensor.layout is not torch.strided or tensor.requires_grad:

@@ -4,7 +4,7 @@ It does not know the contents of an entry. Layout, below `artifacts.cache_dir()`
 
     graphs/<key>.json     a line with the hash of the rest, then the entry as JSON; mtime: time of the last use
     graphs/<key>.hits     one byte per use
-    graphs/looked         empty; mtime: when a process last checked the total size
+    graphs/checked        empty; mtime: when a process last checked the total size
 
 The libraries of kernels are stored next to `graphs/`, below `kernels/` (see `codegen/runtime/disk_cache.py`). Eviction
 counts them, too.
@@ -101,7 +101,7 @@ def _checked_recently() -> bool:
 
     In a large cache the check takes as long as many a compile.
     """
-    stamp = folder() / "looked"
+    stamp = folder() / "checked"
     with contextlib.suppress(OSError):
         if abs(time.time() - stamp.stat().st_mtime) < _SECONDS_BETWEEN_CHECKS:
             return True

@@ -21,7 +21,7 @@ from minidynamo.errors import UserLocation
 from minidynamo.fake.mode import FakeTensorMode
 from minidynamo.graph import rng_replay
 from minidynamo.graph.marks import DIES, MAY_DIE, PART_OF, RETURNED, Call
-from minidynamo.graph.unbacked_symints import place_of
+from minidynamo.graph.unbacked_symints import checked_index
 from minidynamo.graph_cache.encoding import Codec, Damaged, Json, NotStorable
 from minidynamo.graph_cache.key import Key
 
@@ -34,7 +34,7 @@ _NUMBER_OPERATORS = (
 NUMBER_FUNCTIONS: dict[str, Any] = {
     f"{function.__module__}.{function.__name__}": function for function in _NUMBER_OPERATORS
 }
-NUMBER_FUNCTIONS["place_of"] = place_of
+NUMBER_FUNCTIONS["checked_index"] = checked_index
 """The functions on numbers in graphs and host programs, by a name that is the same in every process."""
 
 RANDOM_FUNCTIONS: dict[str, Any] = {function.__name__: function for function in rng_replay.FUNCTIONS}

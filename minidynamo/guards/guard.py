@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from minidynamo.compat import is_immutable_class
 from minidynamo.core.names import Namespace
 from minidynamo.errors import UserLocation
 from minidynamo.guards.advice import (
@@ -49,7 +50,6 @@ from minidynamo.guards.values import (
     brief_difference,
     brief_list,
     class_attribute,
-    has_fixed_attributes,
     is_empty,
     is_exact_literal,
     is_singleton,
@@ -210,7 +210,7 @@ def _missing_attr(reader: Reader, source: Source, name: str) -> list[str]:
 
 
 def _class_lacks(reader: Reader, classes: tuple[type, ...], name: str) -> list[str]:
-    return [f"{name!r} not in {_class_dict(reader, cls)}" for cls in classes if not has_fixed_attributes(cls)]
+    return [f"{name!r} not in {_class_dict(reader, cls)}" for cls in classes if not is_immutable_class(cls)]
 
 
 def _class_dict(reader: Reader, cls: type) -> str:
@@ -226,7 +226,7 @@ def _class_attr(reader: Reader, source: Source, pair: tuple[str, object]) -> lis
         found = f"{reader.constant(class_attribute, 'class_attribute')}({reader.read(source)}, {name!r})"
         return [_is(reader, found, expected)]
     lines = _class_lacks(reader, cls.__mro__[: cls.__mro__.index(owner)], name)
-    if has_fixed_attributes(owner):
+    if is_immutable_class(owner):
         return lines
     attribute, weak = Item(Attr(Constant(owner, owner.__name__), "__dict__"), name), reader.reference(owner)[1]
     found = f"{_class_dict(reader, owner)}[{name!r}]" if weak else reader.read(attribute)

@@ -9,10 +9,10 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from minidynamo.compat import is_immutable_class
 from minidynamo.errors import UserLocation
 from minidynamo.guards.guard import Guard, GuardKind
 from minidynamo.guards.source import TENSOR_FACTS, Computed, Constant, Item, Source
-from minidynamo.guards.values import has_fixed_attributes
 
 # Kinds that hold for values of one class only, unless the class of an object can be replaced.
 _IMPLYING_CLASS = frozenset({GuardKind.IDENTITY, GuardKind.EQUALS})
@@ -104,4 +104,4 @@ class GuardList:
 
 def _has_fixed_class(cls: Any) -> bool:
     """Returns whether the class of an instance of `cls` can never be replaced."""
-    return has_fixed_attributes(cls) and cls is not types.ModuleType
+    return is_immutable_class(cls) and cls is not types.ModuleType

@@ -34,11 +34,11 @@ class GuardFailure:
     actual: str
     #: the fix
     advice: str
-    #: the actual value's kind, as of `kind_of`
-    found: object = None
+    #: the kind of the actual value: see `kind_of`
+    actual_kind: object = None
 
     @property
-    def kind(self) -> object:
+    def expected_kind(self) -> object:
         """The kind that the guard expects; `object` for any kind but None."""
         guard = self.guard
         if guard.kind is GuardKind.NOT_NONE:
@@ -50,7 +50,7 @@ class GuardFailure:
     @property
     def differs_in_kind(self) -> bool:
         """True if the actual value has another kind."""
-        return self.kind is not self.found
+        return self.expected_kind is not self.actual_kind
 
     def __str__(self) -> str:
         return f"{self.guard.subject()}: expected {self.expected}, got {self.actual}"

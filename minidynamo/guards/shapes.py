@@ -34,8 +34,8 @@ from minidynamo.guards.source import (
     Local,
     Size,
     Source,
-    StorageItem,
     Stride,
+    SubclassItem,
     TensorFact,
     is_drawn,
     stable_name,
@@ -527,7 +527,7 @@ def _shifted(template: str, by: int) -> str:
 
 def _is_argument(source: Source) -> bool:
     """Returns whether a value was passed to the frame, directly or in a list, tuple or dict."""
-    return all(isinstance(part, Local | Item | StorageItem) for part in (source, *source.bases()))
+    return all(isinstance(part, Local | Item | SubclassItem) for part in (source, *source.bases()))
 
 
 def _named(source: Source) -> Any:

@@ -235,8 +235,8 @@ class Item(Derived):
 
 
 @derived
-class StorageItem(Derived):
-    """An element of a container subclass, read through `owner` (list, tuple, dict) so that overrides do not run."""
+class SubclassItem(Derived):
+    """An element of an instance of a subclass of `owner` (list, tuple, dict), read without running overrides."""
 
     key: Hashable
     owner: type
@@ -547,7 +547,7 @@ def stable_name(source: Source) -> str:
 
 
 def _name_of_part(source: Derived, base: str) -> str:
-    if isinstance(source, (Item, StorageItem)):
+    if isinstance(source, (Item, SubclassItem)):
         return f"{base}[{_text_of_key(source.key)}]"
     if isinstance(source, (Attr, InstanceAttr)):
         return f"{base}.{source.name}"

@@ -13,8 +13,6 @@ import torch
 
 from minidynamo import compat
 
-_AUTOCAST_DEVICES = ("cpu", "cuda", "xpu", "mps")
-
 
 @dataclass(frozen=True)
 class GlobalState:
@@ -52,7 +50,7 @@ def current() -> GlobalState:
         inference_mode=torch.is_inference_mode_enabled(),
         autocast=tuple(
             (device, True, torch.get_autocast_dtype(device))
-            for device in _AUTOCAST_DEVICES
+            for device in compat.AUTOCAST_DEVICES
             if torch.is_autocast_enabled(device)
         ),
         default_dtype=torch.get_default_dtype(),

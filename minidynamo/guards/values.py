@@ -101,13 +101,6 @@ def lacks_attribute(cls: type, name: str) -> bool:
     return all(name not in base.__dict__ for base in cls.__mro__)
 
 
-def has_fixed_attributes(cls: type) -> bool:
-    """Returns whether a class is built in: its attributes cannot change, nor the class of an instance, unless it is a
-    module.
-    """
-    return bool(cls.__flags__ & (1 << 8))
-
-
 def is_singleton(value: object) -> bool:
     """Returns whether `value` is a singleton of Python, which lives forever."""
     return value is None or value is True or value is False or value is ...

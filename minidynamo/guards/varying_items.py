@@ -47,14 +47,16 @@ class VaryingItems:
         version."""
         found = [failure for failure in failures if failure.guard.kind in (*OF_KINDS, GuardKind.TENSOR)]
         for pattern, group in _groups(failure for failure in found if failure.differs_in_kind):
-            if len({failure.kind for failure in group}) > 1:
+            if len({failure.expected_kind for failure in group}) > 1:
                 self.patterns.add(pattern)
-        numbers = (failure for failure in found if failure.kind in (int, float) and not failure.differs_in_kind)
+        numbers = (
+            failure for failure in found if failure.expected_kind in (int, float) and not failure.differs_in_kind
+        )
         self.numbers |= {pattern for pattern, group in _groups(numbers) if len(group) >= LEAST_NUMBERS}
 
-    def look_into(self, arguments: Mapping[str, object]) -> None:
-        """Adds the items of computed lists and tuples, now that the arguments are known. A short one is a structure,
-        such as several results."""
+    def add_computed(self, arguments: Mapping[str, object]) -> None:
+        """Adds the items of computed lists and tuples among the arguments. A short list is a structure, such as several
+        results."""
         for name in self.computed:
             value = arguments.get(name)
             if isinstance(value, list | tuple) and len(value) >= LEAST_ITEMS:

@@ -136,8 +136,7 @@ class MemoryReport(list[MemoryPlan]):
     def peak(self) -> int:
         """Returns the most bytes that a call, and its backward, need on top of the memory before the call.
 
-        Graphs run forward in order and backward in reverse. Workspace counts for the kernels of torch in
-        `workspace.py`.
+        Graphs run forward in order and backward in reverse. The workspace of torch's kernels does not count.
         """
         return self._peak(accumulating=False)
 

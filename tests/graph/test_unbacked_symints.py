@@ -11,10 +11,10 @@ import torch
 
 from minidynamo.compat import FakeTensorMode, symbolic
 from minidynamo.graph.unbacked_symints import (
+    checked_index,
     depends_on_data,
     has_index_tensors,
     hint_of,
-    place_of,
     run_with_indices,
     unbacked_symbol,
     with_first_indices,
@@ -92,11 +92,11 @@ KEYS: dict[str, Any] = {
 def test_a_subscript_with_places_is_the_subscript_itself(name):
     x, key = block(), KEYS[name]
     expected = x[key]
-    made = run_with_indices(operator.getitem, [x, key], place_of)
+    made = run_with_indices(operator.getitem, [x, key], checked_index)
     assert torch.equal(made, expected) and made.stride() == expected.stride()
     assert (made._base is x, made.storage_offset()) == (expected._base is x, expected.storage_offset())
     x, same = block(), block()
-    run_with_indices(operator.setitem, [x, key, 7], place_of)
+    run_with_indices(operator.setitem, [x, key, 7], checked_index)
     same[key] = 7
     assert torch.equal(x, same)
 
@@ -130,7 +130,7 @@ def test_without_data_it_is_the_first_place(name):
 def test_what_is_left_to_torch(key):
     args = [block(), key]
     assert with_first_indices(operator.getitem, args) is args
-    assert run_with_indices(operator.getitem, args, place_of) is NotImplemented
+    assert run_with_indices(operator.getitem, args, checked_index) is NotImplemented
 
 
 def test_other_calls_are_left_alone():
@@ -139,12 +139,12 @@ def test_other_calls_are_left_alone():
 
 
 def test_a_place_counts_from_the_start_and_is_checked_in_torchs_words():
-    assert [place_of(index(number), 3, 0) for number in (0, 2, -1, -3)] == [0, 2, 2, 0]
+    assert [checked_index(index(number), 3, 0) for number in (0, 2, -1, -3)] == [0, 2, 2, 0]
     for key in (index(3), index(-4), (None, slice(None), index(4)), (..., 1, index(5))):
         with pytest.raises(IndexError) as expected:
             block()[key]
         with pytest.raises(IndexError) as error:
-            run_with_indices(operator.getitem, [block(), key], place_of)
+            run_with_indices(operator.getitem, [block(), key], checked_index)
         assert str(error.value) == str(expected.value)
 
 

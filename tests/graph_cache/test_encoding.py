@@ -107,7 +107,7 @@ def test_operators_of_others_have_no_written_form():
         {"record": ["GraphContext", {}]},
         {"record": ["OutputPlan", {"nonsense": 1}]},
         {"tensor": [1, 2]},
-        {"place": 99},
+        {"location": 99},
         {"unknown": 1},
         {"op": "aten::relu", "torch": "float32"},
         {},

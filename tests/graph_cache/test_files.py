@@ -159,7 +159,7 @@ def test_room_is_looked_for_once_in_a_while():
     with config.patch(cache_limit_mb=0):
         files.write("b-x", CONTENT)
         assert len(files.entries()) == 2
-        os.utime(files.folder() / "looked", (1, 1))
+        os.utime(files.folder() / "checked", (1, 1))
         files.write("c-x", CONTENT)
     assert files.entries() == []
 

@@ -83,6 +83,6 @@ def test_patterns_stand_for_positions() -> None:
 
 def test_items_of_long_computed_sequences_vary() -> None:
     items = VaryingItems(computed={"mask", "pair", "number"})
-    items.look_into({"mask": [True] * LEAST_ITEMS, "pair": (1, 2), "number": 3})
+    items.add_computed({"mask": [True] * LEAST_ITEMS, "pair": (1, 2), "number": 3})
     assert items == VaryingItems({"L['mask'][*]"}) and items.has(Item(Local("mask"), 4))
     assert stable_name(Item(Local("mask"), 4)) == "L['mask'][4]"

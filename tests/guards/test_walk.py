@@ -12,7 +12,7 @@ import torch
 from minidynamo.guards.check import ordered
 from minidynamo.guards.guard import Guard, GuardKind
 from minidynamo.guards.native_walk import Op
-from minidynamo.guards.source import Attr, InstanceAttr, Item, Local, Size, Source, StorageItem
+from minidynamo.guards.source import Attr, InstanceAttr, Item, Local, Size, Source, SubclassItem
 from minidynamo.guards.tensors import facts_of
 from minidynamo.guards.walk import MIN_GUARDS, Walk, plan_walk
 from tests.guards.module_guards import Net, guards_of, parameter_sources
@@ -67,7 +67,7 @@ def test_what_a_walk_cannot_spell_is_left_to_the_text() -> None:
     weight = parameter_sources(net)[0]
     left = [
         Guard(Local("net"), K.LENGTH, 3),  # an argument is checked first
-        Guard(StorageItem(layers, 0, list), K.IDENTITY, None),
+        Guard(SubclassItem(layers, 0, list), K.IDENTITY, None),
         Guard(InstanceAttr(Local("net"), "scale"), K.EQUALS, 0.0),  # a zero has a sign
         Guard(Attr(weight, "grad"), K.IDENTITY, None),  # not before the tensor has been checked
         Guard(InstanceAttr(weight, "mark"), K.IDENTITY, None),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 
-from minidynamo.guards.source import Attr, CellContents, Constant, InstanceAttr, Item, Source, StorageItem
+from minidynamo.guards.source import Attr, CellContents, Constant, InstanceAttr, Item, Source, SubclassItem
 from minidynamo.tracer.lazy.lazy_dicts import LazyDict
 from minidynamo.tracer.lazy.lazy_lists import LazyList
 from minidynamo.tracer.records.side_effects import AttrDeleted, AttrSet, CellSet, ContentsChanged, Effect, GlobalSet
@@ -63,7 +63,7 @@ def _emptied(graph_input: GraphInput, effects: Iterable[Effect]) -> Iterator[Ear
     source = graph_input.source
     for effect in effects:
         match effect, source:
-            case ContentsChanged(container), Item(key=key) | StorageItem(key=key):
+            case ContentsChanged(container), Item(key=key) | SubclassItem(key=key):
                 items = getattr(container, "items", None)
                 removed = items.cleared(key) if isinstance(items, LazyList | LazyDict) else None
                 if isinstance(items, LazyList) and items.has_known_length and isinstance(key, int):

@@ -18,10 +18,9 @@ import torch
 from torch import fx
 
 from minidynamo.bytecode.instructions import decode
-from minidynamo.compat import memory_of
+from minidynamo.compat import AUTOCAST_DEVICES, memory_of
 from minidynamo.errors import Diagnostic, GraphBreak
 from minidynamo.graph.autograd_calls import inlined_hook, is_autograd_call
-from minidynamo.graph.torch_settings import AUTOCAST_DEVICES
 from minidynamo.tracer.frames.interpreter import Raised, Tracer
 from minidynamo.tracer.graph.open_graphs import Subgraph
 from minidynamo.tracer.handlers.dry_run import watching

@@ -80,7 +80,7 @@ def record_draw(tx: Tracer, generator: Source, call: Computed, *, has_result: bo
     late = any(draw.late for draw in draws[-1:])
     late = late or any(node.op != "placeholder" and not is_pure(node) for node in nodes)
     for node in nodes[:1]:
-        node.meta["drawn_behind"] = True
+        node.meta["draws_before_effect"] = True
     tx.side_effects.draw(Draw(number, generator, call, late))
     return number
 
@@ -98,7 +98,7 @@ def reason_against_early_call(tx: Tracer) -> str:
 
 def _new_nodes(graph: torch.fx.Graph) -> Iterator[torch.fx.Node]:
     """Yields the nodes after the last draw, the last node first."""
-    return itertools.takewhile(lambda node: "drawn_behind" not in node.meta, reversed(graph.nodes))
+    return itertools.takewhile(lambda node: "draws_before_effect" not in node.meta, reversed(graph.nodes))
 
 
 def _reason_against_draw(tx: Tracer, name: str, generator: VariableTracker, arguments: list[VariableTracker]) -> str:

@@ -29,7 +29,7 @@ from minidynamo.guards.source import (
     Item,
     Referent,
     Source,
-    StorageItem,
+    SubclassItem,
     source_key,
 )
 from minidynamo.tracer.attributes import instance_dict, is_plain_namespace
@@ -67,7 +67,7 @@ def item_source(source: Source, owner: type, exact: bool) -> Callable[[Any], Sou
 
     def source_at(key: Any) -> Source:
         key = source_key(key)
-        return Item(source, key) if exact else StorageItem(source, key, owner)
+        return Item(source, key) if exact else SubclassItem(source, key, owner)
 
     return source_at
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from minidynamo import compile as compile_function
-from minidynamo.graph.unbacked_symints import place_of
+from minidynamo.graph.unbacked_symints import checked_index
 from minidynamo.testing import AotEagerAndRecordGraphs
 
 
@@ -17,7 +17,7 @@ def reads(program, *args) -> int:
     made = compile_function(program, backend=backend, fullgraph=True)(*(arg.clone() for arg in args))
     torch.testing.assert_close(made, expected)
     (graph,) = backend.fw_graphs
-    return len(graph.graph.find_nodes(op="call_function", target=place_of))
+    return len(graph.graph.find_nodes(op="call_function", target=checked_index))
 
 
 X, LAST = torch.arange(12.0).reshape(3, 4), torch.tensor(-1)

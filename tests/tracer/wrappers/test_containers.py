@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from minidynamo.guards.guard import GuardKind
-from minidynamo.guards.source import Item, Local, StorageItem
+from minidynamo.guards.source import Item, Local, SubclassItem
 from minidynamo.tracer.wrap import wrap
 from minidynamo.tracer.wrappers.containers import is_key, item_source, size_of
 from minidynamo.variables.containers import DictVariable, ListVariable, SetVariable, TupleVariable
@@ -33,7 +33,7 @@ def test_keys_can_be_tracked_if_nothing_of_the_user_compares_them():
 
 
 def test_what_a_subclass_defines_is_passed_by():
-    assert item_source(V, list, True)(0) == Item(V, 0) and item_source(V, list, False)(0) == StorageItem(V, 0, list)
+    assert item_source(V, list, True)(0) == Item(V, 0) and item_source(V, list, False)(0) == SubclassItem(V, 0, list)
     assert size_of(V, list, True).expression(Names()) == size_of(V, list, False).expression(Names()) == "len(v)"
     assert size_of(V, list, True) != size_of(V, list, False)
 
