@@ -60,22 +60,21 @@ def _interpreted(gm: torch.fx.GraphModule) -> BoxedCallable:
     return make_boxed(gm)
 
 
-def _with_autograd(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **stages: Any) -> Callable[..., Any]:
+def _with_autograd(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
     """Calls `aot_compile`. A graph that the autograd stage refuses runs operation by operation, after one notice.
 
     A graph that torch cannot trace with symbolic sizes may be traceable with the sizes of one call. The error is then
     raised for the caller to try again, unless a size depends on the values of tensors in any case.
     """
-    options = {stage: artifacts.collecting(stages[stage]) for stage in STAGES}
-    hooks = to_inline.get()
+    compilers = {stage: artifacts.collecting(options[stage]) for stage in STAGES}
     try:
         with artifacts.discarded_on_error():
             compiled: Callable[..., Any] = aot_compile(
                 gm,
                 example_inputs,
-                **{**stages, **options},
+                **{**options, **compilers},
                 save_policy=save_policy_in_force.get(),
-                hooks=hooks,
+                hooks=to_inline.get(),
                 buckets=compat.bucket_limits(),
             )
     except GraphRefused as refused:
@@ -141,9 +140,9 @@ class _Generator:
         if not kernels:
             expand_zeros(graph.graph)
         _mark_in_place(graph.graph)
-        large, in_steps = stage == "backward", graph.meta.get(IN_STEPS, False)
-        kind = plan.Handing
-        handing_over = kind.IN_STEPS if in_steps else kind.LARGE if large else kind.NONE
+        handing_over = plan.Handing.LARGE if stage == "backward" else plan.Handing.NONE
+        if graph.meta.get(IN_STEPS):
+            handing_over = plan.Handing.IN_STEPS
         try:
             with phase("codegen"), config.using(self.settings):
                 compiled = compile_graph.compile_graph(
@@ -193,14 +192,14 @@ def inductor(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callabl
     """Compiles the captured graph with torch's own code generator."""
     if any(map(_is_beyond_inductor, gm.graph.nodes)):
         return compile_segments(gm, example_inputs, _inductor_segment)
-    as_captured = "a graph runs operation by operation: torch's code generator takes no"
+    refusal = "a graph runs operation by operation: torch's code generator takes no"
     if indexed := next(filter(has_index_tensors, gm.graph.nodes), None):
-        what, why = f"{as_captured} tensor as a scalar index", "The number is known when it runs."
+        what, why = f"{refusal} tensor as a scalar index", "The number is known when it runs."
         notice(Diagnostic("MD401", what, why, "Index with x[i[None]][0].", where=indexed.meta.get("user_location")))
         return make_boxed(gm)
     resized = next((node for node in gm.graph.nodes if node.target in UNCOUNTED), None)
     if resized is not None:  # inductor would resize copies
-        what, why = f"{as_captured} resized storages", "It turns writes into new values."
+        what, why = f"{refusal} resized storages", "It turns writes into new values."
         notice(Diagnostic("MD402", what, why, 'Choose backend="native".', where=resized.meta.get("user_location")))
         return make_boxed(gm)
     return make_boxed_func(compat.compile_with_inductor(gm, list(example_inputs)))

@@ -235,7 +235,7 @@ class StoredGraph:
         def content(codec: Codec) -> Json:
             return {
                 "key": self.key.text,
-                "what": _description(self.key.what, stages),
+                "description": _description(self.key.description, stages),
                 "decisions": self.key.symbols.decided(),
                 "plan": call_plan.write_plan(plan, codec),
                 "stages": {
@@ -265,7 +265,7 @@ class StoredGraph:
 
         def completed(codec: Codec) -> Json:
             content["stages"] = {**content["stages"], stage: self._form(backward, codec)}
-            return {**content, "what": _description(self.key.what, content["stages"])}
+            return {**content, "description": _description(self.key.description, content["stages"])}
 
         self._store(completed)
 

@@ -216,7 +216,7 @@ COLLECTIVES: dict[str, str | None] = {}
 
 def _properties(cls: type, *names: str) -> list[typing.Any]:
     found = (vars(cls).get(name) for name in names)
-    return [one.fget if isinstance(one, property) else one for one in found if one is not None]
+    return [each.fget if isinstance(each, property) else each for each in found if each is not None]
 
 
 if HAS_DISTRIBUTED:

@@ -129,8 +129,8 @@ def operator_function(op: typing.Any) -> typing.Any:
 
 def runtime_target(node: torch.fx.Node) -> typing.Any:
     """Returns the target of a call in an ATen graph, or its replacement inside a compiled forward."""
-    wants_workspace = any(user.target is operator.getitem and user.args[1] == 3 for user in node.users)
-    if node.target is torch.ops.aten.mkldnn_rnn_layer.default and wants_workspace:
+    reads_workspace = any(user.target is operator.getitem and user.args[1] == 3 for user in node.users)
+    if node.target is torch.ops.aten.mkldnn_rnn_layer.default and reads_workspace:
         return recurrent_layer_for_training
     return node.target
 

@@ -256,7 +256,7 @@ class TorchDispatchMode(torch.utils._python_dispatch.TorchDispatchMode):
 
 @functools.cache
 def load_fake_tensors() -> None:
-    """Imports the dependencies of the first fake mode. The import keeps all frames below it alive."""
+    """Imports the dependencies of the first fake mode, in a thread: the import keeps all frames below it alive."""
     modules = [module for name, module in [*sys.modules.items()] if name.startswith(_RULES)]
     _unloaded_dynamo.call_directly(each for module in modules for each in [*vars(module).values()])
     classes = [*StandaloneFakeTensorMode.__mro__, *_ProxyMode.__mro__]

@@ -23,7 +23,7 @@ SYMBOLIC_NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 # with any further kernel, autograd treats the operation as a whole
 _KERNEL_KEYS = (_COMPOSITE, torch._C.DispatchKey.CPU, torch._C.DispatchKey.CUDA)
-_NOTES_VIEWS = torch._C.DispatchKey.ADInplaceOrView
+_RECORDS_VIEWS = torch._C.DispatchKey.ADInplaceOrView
 
 
 def constant_of(number: typing.Any) -> int | float | bool | None:
@@ -52,8 +52,8 @@ def is_composite(op: OpOverload) -> bool:
     """
     if not any("Tensor" in str(returned.type) for returned in op._schema.returns):
         return False
-    in_parts, *kernels = (torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), key) for key in _KERNEL_KEYS)
-    return in_parts and not any(kernels)
+    as_composite, *as_whole = (torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), key) for key in _KERNEL_KEYS)
+    return as_composite and not any(as_whole)
 
 
 @contextlib.contextmanager
@@ -61,12 +61,12 @@ def recording_views() -> typing.Iterator[None]:
     """Makes views record their bases below autograd, too: torch runs some composites there as a whole, and the
     component operations would not record bases otherwise.
     """
-    excluded = torch._C._dispatch_tls_is_dispatch_key_excluded(_NOTES_VIEWS)
-    torch._C._dispatch_tls_set_dispatch_key_excluded(_NOTES_VIEWS, False)
+    excluded = torch._C._dispatch_tls_is_dispatch_key_excluded(_RECORDS_VIEWS)
+    torch._C._dispatch_tls_set_dispatch_key_excluded(_RECORDS_VIEWS, False)
     try:
         yield
     finally:
-        torch._C._dispatch_tls_set_dispatch_key_excluded(_NOTES_VIEWS, excluded)
+        torch._C._dispatch_tls_set_dispatch_key_excluded(_RECORDS_VIEWS, excluded)
 
 
 def composite_function(op: OpOverload) -> typing.Callable[..., typing.Any]:

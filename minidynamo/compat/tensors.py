@@ -215,6 +215,6 @@ def forget_constant(fake: torch.Tensor) -> None:
 
 @functools.cache
 def load_symbols() -> None:
-    """Imports the dependencies of the first symbol, and of the first guard on a symbol, for the same reason."""
+    """Imports the dependencies of the first symbol, and of the first guard on a symbol, as `load_fake_tensors` does."""
     in_thread(lambda: symbolic().ShapeEnv())
     in_thread(symbolic().load_frame_filter)

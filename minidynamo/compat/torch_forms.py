@@ -21,7 +21,7 @@ make_fx = torch.fx.experimental.proxy_tensor.make_fx
 
 @functools.cache
 def load_fake_tensors() -> None:
-    """Imports the dependencies of the first fake mode. The import keeps all frames below it alive."""
+    """Imports the dependencies of the first fake mode, in a thread: the import keeps all frames below it alive."""
     in_thread(lambda: __import__("torch._dynamo"))
     in_thread(FakeTensorMode)
 

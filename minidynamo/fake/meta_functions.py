@@ -69,7 +69,7 @@ META_FUNCTIONS: dict[OpOverload, Callable[..., Tensor]] = {
 
 
 # Operator -> position of each argument that is no floating-point tensor -> dtype: masks and classes.
-OTHERS: Mapping[str, Mapping[int, torch.dtype]] = {
+MASKS_AND_CLASSES: Mapping[str, Mapping[int, torch.dtype]] = {
     "native_dropout_backward": {1: torch.bool},
     "nll_loss_backward": {2: torch.int64},
     "nll_loss2d_backward": {2: torch.int64},
@@ -78,11 +78,11 @@ OTHERS: Mapping[str, Mapping[int, torch.dtype]] = {
 STATISTICS = {"native_layer_norm_backward": (3, 4)}
 
 
-def are_of_autograd(name: str, args: Sequence[Any]) -> bool:
+def has_dtypes_of_autograd(name: str, args: Sequence[Any]) -> bool:
     """Returns whether the tensors among `args` have dtypes with which autograd calls the operator: one floating-point
     dtype, except for masks, classes and statistics.
     """
-    others, statistics = OTHERS.get(name, {}), STATISTICS.get(name, ())
+    others, statistics = MASKS_AND_CLASSES.get(name, {}), STATISTICS.get(name, ())
     tensors = {i: arg for i, arg in enumerate(args) if isinstance(arg, torch.Tensor)}
     if any(tensors[i].dtype != dtype for i, dtype in others.items() if i in tensors):
         return False

@@ -99,11 +99,11 @@ def _broadcast_strides(tensor: torch.Tensor, shape: Sequence[int]) -> list[int]:
     return missing + [0 if size == 1 and wanted != 1 else stride for stride, size, wanted in sizes]
 
 
-def _inner_to_outer(shape: Sequence[int], given: Sequence[Sequence[int]]) -> list[int]:
+def _inner_to_outer(shape: Sequence[int], all_strides: Sequence[Sequence[int]]) -> list[int]:
     """Returns the dimensions from the innermost on. The first tensor whose strides differ in two dimensions decides."""
 
     def is_inner(one: int, other: int) -> bool | None:
-        for strides in given:
+        for strides in all_strides:
             if strides[one] and strides[other] and strides[one] != strides[other]:
                 return strides[one] < strides[other]
             if strides[one] and strides[one] == strides[other] and shape[one] > shape[other]:

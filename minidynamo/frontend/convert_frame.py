@@ -216,7 +216,7 @@ def _convert(frame: FrameToConvert, values: Sequence[Any], owner: FrameOwner, *,
     try:
         with phase("capture"):
             traced = trace_frame(frame.request(values, options))
-            if frame.profile.dynamic is None and frame.profile.learns(traced.left_behind):
+            if frame.profile.dynamic is None and frame.profile.merge_sizes(traced.left_behind):
                 return _convert(frame, values, owner, last=last)
             if traced.shapes is not None:
                 frame.profile.trip_counts.note(traced.shapes.unrolled)
@@ -266,29 +266,19 @@ def _convert(frame: FrameToConvert, values: Sequence[Any], owner: FrameOwner, *,
 def _conversion(
     frame: FrameToConvert, traced: TracedFrame, run: BoxedCallable | None, owner: FrameOwner, key: BackendKey
 ) -> Conversion:
+    """Prints the residual program, and builds the entry and the estimate of the piece."""
     cut = traced.exit if isinstance(traced.exit, Break) else None
     point = None if cut is None else _point_of(frame.fn.__code__, cut)
     if cut is not None:
         publish("graph_break", frame.name, diagnostic=cut.diagnostic)
     if cut is not None and point is not None and frame.profile.dynamic is None:
-        for frame_exit in exits(point):
-            owner.expect_profile(frame_exit.point, predicted(traced, cut, frame_exit.point, frame.profile))
-        called = predicted_of_callee(traced, cut, frame.fn.__code__, frame.profile)
-        if called is not None:
-            owner.expect_call_profile(*called)
-    # A handler of the program may catch the graph's error.
-    handles = traced.emits_in_try or any(instruction.handler for instruction in decode(frame.fn.__code__))
+        _expect_profiles(frame, traced, cut, point, owner)
     context = ResidualContext(
         root=frame.point is None,
         point=point,
         run_steps=run_steps,
         caller_runs_steps=True,
-        rerun=RerunOptions(
-            wanted=owner.options.on_error == "eager" or handles,
-            may_handle=traced.emits_in_try or traced.user_may_catch,
-            kept=frozenset(frame.fn.__code__.co_varnames) - written_slots(frame.fn.__code__),
-            spread=starred_parameters(frame.fn.__code__),
-        ),
+        rerun=_rerun_options(frame.fn.__code__, traced, owner.options),
     )
     report = functools.partial(_graph_failed, frame.name, is_own(key.backend), _first_line(frame, traced))
     graph_break = None if cut is None else cut.diagnostic
@@ -320,6 +310,28 @@ def _conversion(
         inlines=any(isinstance(guard.expected, types.CodeType) for guard in guards),
     )
     return Conversion(frame.name, entry, traced.graph, graph_break, piece)
+
+
+def _expect_profiles(
+    frame: FrameToConvert, traced: TracedFrame, cut: Break, point: FramePoint, owner: FrameOwner
+) -> None:
+    """Passes on which sizes and numbers will vary in the frames after a break, and in the function called there."""
+    for frame_exit in exits(point):
+        owner.expect_profile(frame_exit.point, predicted(traced, cut, frame_exit.point, frame.profile))
+    called = predicted_of_callee(traced, cut, frame.fn.__code__, frame.profile)
+    if called is not None:
+        owner.expect_call_profile(*called)
+
+
+def _rerun_options(code: types.CodeType, traced: TracedFrame, options: CompileOptions) -> RerunOptions:
+    """Returns how the frame reruns eagerly if the graph raises. A handler of the program may catch the error."""
+    handles = traced.emits_in_try or any(instruction.handler for instruction in decode(code))
+    return RerunOptions(
+        wanted=options.on_error == "eager" or handles,
+        may_handle=traced.emits_in_try or traced.user_may_catch,
+        kept=frozenset(code.co_varnames) - written_slots(code),
+        spread=starred_parameters(code),
+    )
 
 
 _SAVED_TENSOR_HOOKS = Result(Constant(hooks_in_force, "saved_tensors_hooks"))

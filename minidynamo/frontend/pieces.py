@@ -19,11 +19,11 @@ from minidynamo.bytecode.layout import FramePoint
 from minidynamo.graph.unbacked_symints import hint_of
 
 # Estimates in microseconds; `python -m benchmarks storms` measures the decisions.
-# What eager spends on calling an operation, without and with gradients (forward and backward).
+# The cost of calling an operation in eager, without and with gradients (forward and backward).
 _CALL, _CALL_WITH_GRADIENTS = 1.0, 4.0
-# What a frame after a break spends on its guards, and on the list of its values.
+# The cost of the guards of a frame after a break, and of the list of its values.
 _ENTRY = 3.0
-# What a graph spends on its nodes of autograd, forward and backward.
+# The cost of a graph's nodes of autograd, forward and backward.
 _NODES = 15.0
 # Elements that a pointwise operation computes in a microsecond.
 _ELEMENTS = 4096

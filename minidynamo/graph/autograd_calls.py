@@ -50,7 +50,7 @@ def reserve_hook(tensor: torch.Tensor, method: str, state: BackwardState, name: 
     """Registers a placeholder hook by `tensor.register_hook(...)`, or the named method; `fill_hook` replaces it. The
     handle becomes the attribute `name` of the state."""
     refresh_grad_fn(tensor)
-    setattr(state, name, getattr(tensor, method)(_nothing_yet))
+    setattr(state, name, getattr(tensor, method)(_placeholder_hook))
 
 
 def inlined_hook(tensor: torch.Tensor, body: Callable[..., Any], operands: tuple[torch.Tensor, ...]) -> None:
@@ -61,7 +61,7 @@ def inlined_hook(tensor: torch.Tensor, body: Callable[..., Any], operands: tuple
 
 def reserve_node_hook(tensor: torch.Tensor, method: str, state: BackwardState, name: str) -> None:
     """Registers a placeholder hook on the autograd node of `tensor`, as `reserve_hook` does on a tensor."""
-    setattr(state, name, getattr(tensor.grad_fn, method)(_nothing_yet))
+    setattr(state, name, getattr(tensor.grad_fn, method)(_placeholder_hook))
 
 
 def fill_hook(handle: RemovableHandle, function: Callable[..., Any]) -> None:
@@ -71,7 +71,7 @@ def fill_hook(handle: RemovableHandle, function: Callable[..., Any]) -> None:
         hooks[handle.id] = function
 
 
-def _nothing_yet(*_: object) -> None:
+def _placeholder_hook(*_: object) -> None:
     """Does nothing: the hook until the end of the program's frame, during which no backward runs."""
 
 
@@ -89,7 +89,7 @@ def with_eager_backward(function: Callable[..., Any], operator: object = None) -
     return function
 
 
-def of_custom_function(function: Callable[..., Any], cls: type[Any]) -> Callable[..., Any]:
+def mark_custom_function(function: Callable[..., Any], cls: type[Any]) -> Callable[..., Any]:
     """Marks a function of a graph that calls `cls.apply`."""
     vars(function)[_FUNCTION] = cls
     return function
@@ -109,7 +109,7 @@ def eager_operator(function: object) -> object:
 
 
 # The functions, each with the position of the arguments whose gradients the call uses.
-_LOOKS_AT: dict[Callable[..., Any], int | None] = {
+_WATCHED_ARGUMENT: dict[Callable[..., Any], int | None] = {
     make_parameter: None,
     require_grad: None,
     replace_data: None,
@@ -125,7 +125,7 @@ def is_autograd_call(node: fx.Node) -> bool:
     if node.op != "call_function":
         return False
     is_marked = isinstance(node.target, types.FunctionType) and _EAGER_BACKWARD in vars(node.target)
-    return is_marked or node.target in _LOOKS_AT
+    return is_marked or node.target in _WATCHED_ARGUMENT
 
 
 def registers_hook(node: fx.Node) -> bool:
@@ -145,5 +145,5 @@ def differentiates_again(node: fx.Node) -> bool:
 
 def watched_tensors(node: fx.Node) -> list[fx.Node]:
     """Lists the tensors whose gradients the call uses: autograd must see every computation from them."""
-    position = _LOOKS_AT.get(node.target) if node.op == "call_function" else None  # type: ignore[arg-type]
+    position = _WATCHED_ARGUMENT.get(node.target) if node.op == "call_function" else None  # type: ignore[arg-type]
     return [] if position is None else nodes_in(node.args[position])

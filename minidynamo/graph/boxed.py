@@ -188,8 +188,8 @@ class _Program:
         self.nodes = list(gm.graph.nodes)
         self.names = Namespace({node.name for node in self.nodes} | {"call"})
         self.args = self.names.fresh("args")
-        self.hoisted = [node for node in self.nodes if _is_stolen_element(node)]
-        self.dying = _last_uses(self.nodes, self.hoisted)
+        self.donated_elements = [node for node in self.nodes if _is_stolen_element(node)]
+        self.dying = _last_uses(self.nodes, self.donated_elements)
         self.location: object = None
         self.symbols = _sizes_of_inputs(self.nodes) if any(_operator_of_users(n.target) for n in self.nodes) else {}
         self.bound: dict[Any, str] = {}  # names of the symbols that checks compare
@@ -198,7 +198,7 @@ class _Program:
     def print(self) -> str:
         body = self.prologue()
         for node in self.nodes:
-            if node.op != "placeholder" and node not in self.hoisted and not self.is_subgraph(node):
+            if node.op != "placeholder" and node not in self.donated_elements and not self.is_subgraph(node):
                 body += self.location_comment(node)
                 body += self.conditional(node) if is_cond(node) else [self.statement(node) + self.deletion(node)]
                 body += self.comparisons[node]
@@ -224,13 +224,13 @@ class _Program:
 
     def steal(self, node: fx.Node) -> list[str]:
         """Extracts the elements of a donated list, then empties it."""
-        elements = [user for user in self.hoisted if user.args[0] is node]
+        elements = [user for user in self.donated_elements if user.args[0] is node]
         lines = [self.statement(element) for element in elements if element.users]
         if len(elements) == len(node.users):
             lines.append(f"{node.name}.clear()")
             return [*lines, f"del {node.name}"] if node.users else lines
         # A node uses the whole list, and receives a copy.
-        donated = self.names.fresh(f"{node.name}_given")
+        donated = self.names.fresh(f"{node.name}_donated")
         return [
             *lines,
             f"{donated} = {node.name}",
@@ -261,13 +261,13 @@ class _Program:
         graphs = zip(("true_graph", "false_graph"), subgraphs_of(self.gm, node))
         true_graph, false_graph = (self.names.constant(make_boxed(graph, name), name) for name, graph in graphs)
         pred, operands = node.args[0], node.args[3]
-        given, chosen = self.names.fresh(f"{node.name}_operands"), self.names.fresh(f"{node.name}_graph")
+        packed, branch = self.names.fresh(f"{node.name}_operands"), self.names.fresh(f"{node.name}_graph")
         dying = [dead for dead in self.dying.get(node, ()) if dead.op != "get_attr"]
         lines = [
-            f"{chosen} = {true_graph} if {self.expression(pred)} else {false_graph}",
-            f"{given} = [{', '.join(self.expression(operand) for operand in operands)}]",  # type: ignore[union-attr]
+            f"{branch} = {true_graph} if {self.expression(pred)} else {false_graph}",
+            f"{packed} = [{', '.join(self.expression(operand) for operand in operands)}]",  # type: ignore[union-attr]
             *([f"del {', '.join(dead.name for dead in dying)}"] if dying else []),
-            f"{node.name} = {chosen}({given})",
+            f"{node.name} = {branch}({packed})",
         ]
         return lines if node.users else [*lines, f"del {node.name}"]
 
@@ -370,13 +370,13 @@ def _is_stolen_element(node: fx.Node) -> bool:
     return is_list and type(index) is int
 
 
-def _last_uses(nodes: list[fx.Node], hoisted: Iterable[fx.Node]) -> dict[fx.Node, list[fx.Node]]:
-    """Maps each node to the values with their last use there. Hoisted nodes are ignored: they run first."""
-    at_top = set(hoisted)
+def _last_uses(nodes: list[fx.Node], donated_elements: Iterable[fx.Node]) -> dict[fx.Node, list[fx.Node]]:
+    """Maps each node to the values with their last use there. Reads of donated elements are ignored: they run first."""
+    run_first = set(donated_elements)
     seen: set[fx.Node] = set()
     dying: dict[fx.Node, list[fx.Node]] = {}
     for node in reversed(nodes):
-        if node in at_top:
+        if node in run_first:
             continue
         for used in node.all_input_nodes:
             if used not in seen:

@@ -104,8 +104,8 @@ def compile_flat(
             reject_unboxed(args)
         actual = [structure_of(value) for value in args]
         if actual != structures:
-            wanted, given = (", ".join(map(str, found)) for found in (structures, actual))
-            raise TypeError(f"structure mismatch: the graph was compiled for ({wanted}), not for ({given})")
+            expected, passed = (", ".join(map(str, each)) for each in (structures, actual))
+            raise TypeError(f"structure mismatch: the graph was compiled for ({expected}), not for ({passed})")
         flat = [leaf for value in args for leaf in leaves(value)]
         for value, donated in zip(args, stolen):
             if donated:

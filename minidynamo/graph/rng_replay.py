@@ -43,7 +43,7 @@ def draw_again(
     operation: Operation, device: torch.device, state: torch.Tensor, /, *args: Any, **kwargs: Any
 ) -> tuple[Any, ...]:
     """Repeats `draw` for the same `state`. The device's generator does not change."""
-    function, takes_generator = (operation, True) if callable(operation) else _found(operation)
+    function, takes_generator = (operation, True) if callable(operation) else _with_generator(operation)
     if takes_generator:
         own = torch.Generator(device).set_state(state)
         return (*_results(function(*args, **kwargs, generator=own)), own.get_state())
@@ -74,7 +74,7 @@ def _generator_of(device: torch.device) -> torch.Generator:
 
 
 @functools.cache
-def _found(name: str) -> tuple[Callable[..., Any], bool]:
+def _with_generator(name: str) -> tuple[Callable[..., Any], bool]:
     """Returns the named operation, and whether it takes a generator; for some, another overload does."""
     op = operator.attrgetter(name)(torch.ops)
     if "generator" in _arguments(op):

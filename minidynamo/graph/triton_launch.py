@@ -35,10 +35,10 @@ class Launch:
     def start(self, written: Sequence[torch.Tensor], read: Sequence[torch.Tensor]) -> None:
         """Launches the kernel on these tensors."""
 
-        def given(value: Any) -> Any:
+        def filled(value: Any) -> Any:
             return (written if value.written else read)[value.position] if isinstance(value, Tensor) else value
 
-        self.kernel[self.grid](*map(given, self.args), **{name: given(value) for name, value in self.kwargs.items()})
+        self.kernel[self.grid](*map(filled, self.args), **{name: filled(value) for name, value in self.kwargs.items()})
 
 
 # An operator takes only tensors and numbers. The rest of a launch is stored here, and the operator takes its number.

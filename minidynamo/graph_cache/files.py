@@ -129,8 +129,10 @@ def entries() -> list[StoredEntry]:
     found = []
     for path in folder().glob("*.json"):
         with contextlib.suppress(OSError):
-            facts = path.stat()
-            found.append(StoredEntry(path.stem, path, facts.st_size, facts.st_mtime, _size(path.with_suffix(".hits"))))
+            status = path.stat()
+            found.append(
+                StoredEntry(path.stem, path, status.st_size, status.st_mtime, _size(path.with_suffix(".hits")))
+            )
     return sorted(found, key=lambda entry: (-entry.used, entry.name))
 
 

@@ -59,8 +59,8 @@ class Key:
     program: str
     #: Versions of minidynamo, Python, torch and the tools.
     environment: str
-    #: A description of the graph, for people.
-    what: str
+    #: For people.
+    description: str
     context: GraphContext
     symbols: Symbols
 

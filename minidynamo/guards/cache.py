@@ -33,7 +33,7 @@ def _stored(guard: Guard) -> Callable[[], Guard | None]:
     return restored
 
 
-def _moved(guard: Guard, others: Mapping[int, object]) -> Guard:
+def _rebound(guard: Guard, others: Mapping[int, object]) -> Guard:
     """Returns a guard with sources that read other constants."""
     parts = with_constants((guard.source, guard.expected), others)
     return replace(guard, source=parts[0], expected=parts[1])
@@ -63,7 +63,7 @@ class Entry:
         """Returns the entry for an equal callable, still with the body of this entry; `others` maps the id of each
         constant to the callable's own.
         """
-        stored = tuple(_stored(_moved(guard, others)) for guard in self.guards) if others else self.stored
+        stored = tuple(_stored(_rebound(guard, others)) for guard in self.guards) if others else self.stored
         return replace(self, stored=stored, condition=self.condition.rebound(others))
 
     def fits(self, arguments: Mapping[str, Any]) -> bool:

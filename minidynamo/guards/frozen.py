@@ -61,10 +61,8 @@ class Recheck:
         self._parameters = parameters
         self._entries = entries
         self._backend_key = backend_key
-        heads = f"lambda {', '.join(parameters)}: "
-        self._conditions = [
-            eval(f"{heads}{entry.condition.text}", dict(entry.condition.namespace)) for entry in entries
-        ]
+        head = f"lambda {', '.join(parameters)}: "
+        self._conditions = [eval(f"{head}{entry.condition.text}", dict(entry.condition.namespace)) for entry in entries]
 
     def __call__(self, values: tuple[Any, ...], refuse: bool = False) -> None:
         if refuse or not any(map(self._fits, self._entries, self._conditions, [values] * len(self._entries))):

@@ -28,7 +28,7 @@ from minidynamo.guards.advice import (
     for_tensor,
 )
 from minidynamo.guards.native_walk import TABLES, Op, Step
-from minidynamo.guards.reader import Found, Reader
+from minidynamo.guards.reader import Reader, ReadValues
 from minidynamo.guards.source import (
     HOOK_TABLES,
     TENSOR_FACTS,
@@ -595,7 +595,7 @@ class Guard:
         return self.kind.value.advice_for(self.source, self.expected, found) or self.kind.value.advice
 
 
-def reader_of(guards: Iterable[Guard], names: Namespace, found: Found | None = None) -> Reader:
+def reader_of(guards: Iterable[Guard], names: Namespace, found: ReadValues | None = None) -> Reader:
     """Returns a reader that uses the classes and objects which the guards fix."""
     reader = Reader(names, found)
     for guard in guards:

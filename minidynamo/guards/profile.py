@@ -115,7 +115,7 @@ class FrameProfile:
         for other in others:
             self.numbers = joined(self, other).numbers
 
-    def learns(self, other: FrameProfile) -> bool:
+    def merge_sizes(self, other: FrameProfile) -> bool:
         """Merges the sizes of another profile for the tensors with the same numbers of dimensions, and returns whether
         further sizes vary."""
         before = {name: known for name, known in self.tensors.items() if name in other.tensors}

@@ -22,8 +22,8 @@ _LIBRARIES = frozenset({"torch", "builtins", *sys.stdlib_module_names}) - {"__ma
 
 
 @dataclasses.dataclass(frozen=True)
-class Found:
-    """Values that were read already, as the elements of a tuple."""
+class ReadValues:
+    """Values that a walk has read, as the elements of a tuple."""
 
     #: the name of the tuple
     name: str
@@ -55,14 +55,14 @@ class Reader:
     read itself if the value is needed once, else by a temporary. Values in `found` are not read again.
     """
 
-    def __init__(self, names: Namespace, found: Found | None = None) -> None:
+    def __init__(self, names: Namespace, found: ReadValues | None = None) -> None:
         self.names = names
         #: the classes that guards fix, and the objects
         self.classes: dict[Source, type] = {}
         self.objects: dict[Source, object] = {}
         #: the ids of classes that guards keep alive
         self.held: set[int] = set()
-        self._found = found or Found("", ())
+        self._found = found or ReadValues("", ())
         self._numbers: dict[Source, int] = {}
         self._texts: list[str] = []
         #: the nesting of each text, and the numbers to bind before the text that contains their marks

@@ -164,7 +164,7 @@ class Shapes:
         """Creates the symbol of a size. Equal sizes share a symbol, unless they are declared to vary."""
         env = self.env
         kinds = compat.symbolic().DimDynamic
-        symbol = env.create_symbol(size, _named(source), kinds.DUCK if declaration is None else kinds.DYNAMIC)
+        symbol = env.create_symbol(size, _torch_source(source), kinds.DUCK if declaration is None else kinds.DYNAMIC)
         size_symbol = self._symbol(source, size, symbol)
         if declaration is not None:
             self._declared[source] = symbol
@@ -197,7 +197,9 @@ class Shapes:
             elif varied_strides[k] and fact not in (0, 1):
                 fact_source = Stride(source, k)
                 dynamic = compat.symbolic().DimDynamic.DYNAMIC
-                found[k] = self._symbol(fact_source, fact, self.env.create_symbol(fact, _named(fact_source), dynamic))
+                found[k] = self._symbol(
+                    fact_source, fact, self.env.create_symbol(fact, _torch_source(fact_source), dynamic)
+                )
             else:
                 found[k] = fact
         return tuple(found[k] for k in range(len(sizes)))
@@ -244,7 +246,7 @@ class Shapes:
         """Creates a symbol for the int at a source."""
         env = self.env
         dynamic = compat.symbolic().DimDynamic.DYNAMIC
-        symbol = env.create_unspecified_symbol(value, _named(source), dynamic)
+        symbol = env.create_unspecified_symbol(value, _torch_source(source), dynamic)
         self._numbers[source] = symbol
         self._used.add(source)
         return self._symbol(source, value, symbol)
@@ -253,7 +255,7 @@ class Shapes:
         """Creates a symbol for the float at a source."""
         env = self.env
         dynamic = compat.symbolic().DimDynamic.DYNAMIC
-        symbol = env.create_unspecified_symbol(value, _named(source), dynamic)
+        symbol = env.create_unspecified_symbol(value, _torch_source(source), dynamic)
         self._floats[symbol] = (source, value)
         return self.env.create_symfloatnode(symbol, hint=value)
 
@@ -290,7 +292,11 @@ class Shapes:
             for symbol in expr.free_symbols.intersection(self._sources) if values else ():
                 yield self._source_of_symbol(symbol), int(values[0]), where
         for guard in guards:
-            if guard.kind is GuardKind.EQUALS and _is_read(guard.expected) and self._has_varied(guard.source):
+            if (
+                guard.kind is GuardKind.EQUALS
+                and _is_fixed_without_symbol(guard.expected)
+                and self._is_varying(guard.source)
+            ):
                 yield guard.source, guard.expected, guard.where
             elif guard.kind is GuardKind.IDENTITY and self._profile.texts.get(stable_name(guard.source), "") is None:
                 yield guard.source, str(id(guard.expected)), guard.where
@@ -320,7 +326,7 @@ class Shapes:
         items = self._profile.items
         return bool(items.patterns) and self._profile.dynamic is not False and items.has(source)
 
-    def _has_varied(self, source: Source) -> bool:
+    def _is_varying(self, source: Source) -> bool:
         numbers, texts = self._profile.numbers, self._profile.texts
         names = map(stable_name, (source, *source.bases()))
         return any(numbers.get(name, 0) is None or texts.get(name, "") is None for name in names)
@@ -353,11 +359,11 @@ class Shapes:
 
     # Guards
 
-    def guards(self, given: Iterable[Guard]) -> list[Guard]:
-        """Returns the guards of the frame, with the decisions on symbols; call this after the last decision."""
+    def guards(self, installed: Iterable[Guard]) -> list[Guard]:
+        """Returns the installed guards, with the decisions on symbols; call this after the last decision."""
         if self._env is not None:
             self._check_declared()
-        found = [self._refined(guard) if guard.source in self._tensors else guard for guard in given]
+        found = [self._refined(guard) if guard.source in self._tensors else guard for guard in installed]
         fixed = {guard.source for guard in found if guard.kind in _FIXING}
         tensors = {guard.source: guard.expected for guard in found if guard.kind is GuardKind.TENSOR}
         found = [guard for guard in found if not _is_part_of_known(guard, fixed, tensors)]
@@ -472,7 +478,7 @@ class Shapes:
                 yield Guard(Computed(text, (source,)), GuardKind.RELATION, True, where if lower != 2 or upper else None)
 
 
-def _is_read(value: object) -> bool:
+def _is_fixed_without_symbol(value: object) -> bool:
     """Returns whether an EQUALS guard on `value` fixes a text, a date, or a finite number other than an int; ints are
     found by their symbols.
     """
@@ -530,5 +536,5 @@ def _is_argument(source: Source) -> bool:
     return all(isinstance(part, Local | Item | SubclassItem) for part in (source, *source.bases()))
 
 
-def _named(source: Source) -> Any:
+def _torch_source(source: Source) -> Any:
     return compat.symbolic().NamedSource(stable_name(source))

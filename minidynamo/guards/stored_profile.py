@@ -75,28 +75,28 @@ def code_key(fn: types.FunctionType) -> str:
         contents = hashlib.sha256(Path(code.co_filename).read_bytes()).hexdigest()
     except OSError:  # code without a file
         contents = ""
-    parts = [contents, str(code.co_firstlineno), fn.__qualname__, *_of_code(code), *_of_closure(fn, 3)]
+    parts = [contents, str(code.co_firstlineno), fn.__qualname__, *_code_parts(code), *_closure_parts(fn, 3)]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:20]
 
 
-def _of_code(code: types.CodeType) -> Iterator[str]:
+def _code_parts(code: types.CodeType) -> Iterator[str]:
     """Yields the parts of a code object that are the same in every process."""
     yield code.co_code.hex()
     yield from (*code.co_names, *code.co_varnames, *code.co_freevars)
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            yield from _of_code(constant)
+            yield from _code_parts(constant)
         else:
             yield repr(sorted(map(repr, constant))) if isinstance(constant, frozenset) else repr(constant)
 
 
-def _of_closure(fn: types.FunctionType, depth: int) -> Iterator[str]:
+def _closure_parts(fn: types.FunctionType, depth: int) -> Iterator[str]:
     for cell in fn.__closure__ or ():
         with contextlib.suppress(ValueError):  # an empty cell
             value = cell.cell_contents
             yield type(value).__qualname__
             if isinstance(value, types.FunctionType) and depth:
-                yield from (value.__qualname__, *_of_code(value.__code__), *_of_closure(value, depth - 1))
+                yield from (value.__qualname__, *_code_parts(value.__code__), *_closure_parts(value, depth - 1))
 
 
 # The file

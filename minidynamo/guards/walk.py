@@ -20,7 +20,7 @@ from minidynamo.core import artifacts
 from minidynamo.core.names import Namespace, with_globals
 from minidynamo.guards.guard import Guard, GuardKind, reader_of
 from minidynamo.guards.native_walk import MAX_DEPTH, TABLES, Op, Step, native_walk
-from minidynamo.guards.reader import Found, Reader
+from minidynamo.guards.reader import Reader, ReadValues
 from minidynamo.guards.source import (
     Attr,
     CellContents,
@@ -46,7 +46,7 @@ class Walk:
     #: the frame's arguments that the walk takes
     arguments: tuple[str, ...]
     #: the sources whose values the walk returns
-    found: Found
+    found: ReadValues
     #: the guards that the walk does not check
     rest: tuple[Guard, ...]
     #: the text
@@ -79,7 +79,7 @@ def plan_walk(
     """
     names = Namespace(parameters)
     tree = _Tree(reader_of(guards, names))
-    rest = tuple(guard for guard in guards if not tree.take(guard))
+    rest = tuple(guard for guard in guards if not tree.add(guard))
     if len(guards) - len(rest) < MIN_GUARDS:
         return None
     values = dict.fromkeys([*wanted, *(guard.source for guard in guards if guard.kind is GuardKind.TENSOR)])
@@ -90,7 +90,7 @@ def plan_walk(
     source = _text(function, arguments, tree.guards(), found, guards, names)
     loaded = artifacts.load("guards", name, source, names.values, function)
     del names.values[function]  # a function that its own globals hold would be a reference cycle
-    return Walk(arguments, Found(names.fresh("found"), found), rest, source, loaded, steps, names.watched())
+    return Walk(arguments, ReadValues(names.fresh("found"), found), rest, source, loaded, steps, names.watched())
 
 
 def _text(
@@ -136,7 +136,7 @@ class _Tree:
         self._reader = reader
         self._visits: dict[Source, _Visit | None] = {}
 
-    def take(self, guard: Guard) -> bool:
+    def add(self, guard: Guard) -> bool:
         """Adds a guard to the walk; returns False if no step can check it."""
         row, source = guard.kind.value, guard.source
         is_below = source.depth() or (row.reads_dictionary and isinstance(source, Constant))

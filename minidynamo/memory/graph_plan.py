@@ -70,17 +70,17 @@ class GraphWalk:
         for node in nodes:
             dying.setdefault(self.last.get(node, node), []).append(node)
         for node in nodes[:-1]:
-            made_by = () if node.op == "placeholder" else (_label(node), node.meta.get("user_location"))
-            if made_by:
-                self.recorder.step(made_by[0])
-            self.record(node, *made_by)
+            origin = () if node.op == "placeholder" else (_label(node), node.meta.get("user_location"))
+            if origin:
+                self.recorder.step(origin[0])
+            self.record(node, *origin)
             self.recorder.free(name for dead in dying.get(node, ()) for name in self.names[dead])
             for result in self.final.get(node, ()):
                 for name in self.names[result]:
                     self.recorder.hand_over(name)
         return self.recorder.plan()
 
-    def record(self, node: fx.Node, *made_by: Any) -> None:
+    def record(self, node: fx.Node, *origin: Any) -> None:
         """Records the tensors that a node returns: new buffers, or views of known buffers."""
         tensors = self.tensors(node)
         self.names[node] = [node.name if len(tensors) == 1 else f"{node.name}.{i}" for i in range(len(tensors))]
@@ -88,7 +88,7 @@ class GraphWalk:
             shared = self.shared(node, position, value)
             self.owners[compat.memory_of(value)] = name
             if (shared is None or not self.recorder.view(name, shared)) and self.needs_memory(node):
-                self.recorder.make(name, storage_bytes(value), *made_by)
+                self.recorder.add(name, storage_bytes(value), *origin)
 
     def tensors(self, node: fx.Node) -> list[tuple[int, torch.Tensor]]:
         """Returns the tensors that a node returns, each with its position among the results."""

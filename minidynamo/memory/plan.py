@@ -195,7 +195,7 @@ class PlanRecorder:
         """Begins the next step."""
         self.steps.append(label)
 
-    def make(
+    def add(
         self, name: str, size: int, operations: str = "", where: UserLocation | None = None, *, reuses: str = ""
     ) -> None:
         """Records a new tensor: an input before the first step, else new memory or the memory of `reuses`."""

@@ -58,12 +58,14 @@ def parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     explain = commands.add_parser("explain", help="what an error code means and what to write instead")
     explain.add_argument(
-        "code", metavar="CODE", help="for example MD201; MD2 lists those that begin so, 'all' lists every code"
+        "code",
+        metavar="CODE",
+        help="for example MD201; MD2 lists the codes that begin with MD2, 'all' lists every code",
     )
     commands.add_parser("doctor", help="what minidynamo finds on this machine")
     script = commands.add_parser("run", help="run a script, and report on standard error what it compiled")
     script.add_argument("script", metavar="SCRIPT", help="the file, as `python SCRIPT` takes it")
-    script.add_argument("arguments", metavar="...", nargs=argparse.REMAINDER, help="what the script is given")
+    script.add_argument("arguments", metavar="...", nargs=argparse.REMAINDER, help="the arguments of the script")
     cache = commands.add_parser("cache", help="the compiled graphs that are kept on disk")
     actions = cache.add_subparsers(dest="action", required=True, metavar="ACTION")
     actions.add_parser("ls", help="the entries: key, size, age, uses, what they are")
@@ -230,9 +232,11 @@ def list_cache() -> int:
     print(f"{'key':<33}  {'size':>9}  {'used':>10}  {'uses':>5}  what")
     for entry in entries:
         content = files.read(entry.name)
-        what = content.get("what") if isinstance(content, dict) else None
+        description = content.get("description") if isinstance(content, dict) else None
         used = age(time.time() - entry.used)
-        print(f"{entry.name:<33}  {entry.size / 1024:>5.0f} KiB  {used:>10}  {entry.hits:>5}  {what or 'damaged'}")
+        print(
+            f"{entry.name:<33}  {entry.size / 1024:>5.0f} KiB  {used:>10}  {entry.hits:>5}  {description or 'damaged'}"
+        )
     total = sum(entry.size for entry in entries)
     print(f"{len(entries)} graphs, {total / 2**20:.1f} MiB, in {files.folder()}")
     return 0

@@ -372,7 +372,7 @@ def used_as_they_are(damaged):
 def test_a_whole_file_with_nonsense_in_it_is_compiled_again():
     gradients(pointwise, X, Y)
     content = files.read(files.entries()[0].name)
-    unread = ("what", "backward")  # read by people only; read by partial backward graphs only
+    unread = ("description", "backward")  # read by people only; read by partial backward graphs only
     read = {key: value for key, value in content.items() if key not in unread}
     forms = [*damages(read), [], 3, *({**content, "stages": d} for d in damages(content["stages"]))]
     assert used_as_they_are(forms) == 2  # no "decisions" here; backward is recompiled if omitted

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import minidynamo
-from minidynamo.fake.meta_functions import are_of_autograd
+from minidynamo.fake.meta_functions import has_dtypes_of_autograd
 from tests.pairs import pairs
 
 KINDS = {
@@ -125,11 +125,11 @@ FLOAT, HALF, CLASSES, MASK = torch.float32, torch.float16, torch.int64, torch.bo
     ],
 )
 def test_which_dtypes_autograd_gives(name, dtypes, expected):
-    assert are_of_autograd(name, [*tensors(*dtypes), 1, None]) is expected
+    assert has_dtypes_of_autograd(name, [*tensors(*dtypes), 1, None]) is expected
 
 
 @pytest.mark.parametrize(("device", "expected"), [("cpu", False), ("meta", True)])
 def test_only_a_cpu_keeps_statistics_of_half_types_in_them(device, expected):
     grad, x, mean, rstd, weight = tensors(HALF, HALF, FLOAT, FLOAT, HALF, device=device)
-    assert are_of_autograd("native_layer_norm_backward", [grad, x, [2], mean, rstd, weight]) is expected
-    assert not are_of_autograd("native_layer_norm_backward", [grad, x, [2], mean, rstd, mean])
+    assert has_dtypes_of_autograd("native_layer_norm_backward", [grad, x, [2], mean, rstd, weight]) is expected
+    assert not has_dtypes_of_autograd("native_layer_norm_backward", [grad, x, [2], mean, rstd, mean])

@@ -190,7 +190,7 @@ def test_an_entry_is_described_by_the_users_line():
     locations = [UserLocation(torch.nn.functional.__file__, 1, "linear"), UserLocation("/home/me/train.py", 7, "step")]
     for node, place in zip(traced.graph.nodes, locations):
         node.meta["user_location"] = place
-    assert key_of(traced, (fake(2, 3), fake(3, 2)), {}, {}).what.startswith("train.py:7 in step, 5 operations")
+    assert key_of(traced, (fake(2, 3), fake(3, 2)), {}, {}).description.startswith("train.py:7 in step, 5 operations")
 
 
 @pytest.mark.parametrize("replacement", [lambda self: self * 100, torch.Tensor.sum])

@@ -12,16 +12,16 @@ from minidynamo.memory.plan import MemoryReport, PlanRecorder, SavedTensors, Sav
 def recorded():
     """x is an input; a is new, b reuses a's memory, v is a view of b; b is returned."""
     recorder = PlanRecorder("forward")
-    recorder.make("x", 100)
+    recorder.add("x", 100)
     recorder.step("allocate a")
-    recorder.make("a", 40, "sin")
+    recorder.add("a", 40, "sin")
     recorder.free(["x"])
     recorder.step("reuse a")
-    recorder.make("b", 40, "cos", reuses="a")
+    recorder.add("b", 40, "cos", reuses="a")
     recorder.step("view")
     recorder.view("v", "b")
     recorder.step("allocate c")
-    recorder.make("c", 24, "exp")
+    recorder.add("c", 24, "exp")
     recorder.free(["v", "c"])
     recorder.step("end")
     return recorder.plan()
@@ -44,7 +44,7 @@ def test_inputs_that_nobody_else_holds_die_with_their_last_use():
 def test_a_view_keeps_memory_alive():
     recorder = PlanRecorder("forward")
     recorder.step("a")
-    recorder.make("a", 8)
+    recorder.add("a", 8)
     recorder.view("v", "a")
     recorder.free(["a"])
     recorder.step("b")
@@ -55,12 +55,12 @@ def test_a_view_keeps_memory_alive():
 def test_a_gradient_is_gone_where_it_is_added_to_another():
     recorder = PlanRecorder("backward")
     recorder.step("first")
-    recorder.make("a", 40)
+    recorder.add("a", 40)
     recorder.view("v", "a")
     recorder.free(["a"])
     recorder.hand_over("v")
     recorder.step("second")
-    recorder.make("b", 24)
+    recorder.add("b", 24)
     recorder.hand_over("b")
     plan = recorder.plan()
     assert [(buffer.dies, buffer.accumulated_at) for buffer in plan.buffers] == [(None, 0), (None, 1)]
@@ -74,7 +74,7 @@ def test_a_gradient_is_gone_where_it_is_added_to_another():
 def test_memory_that_is_used_further_on_is_not_gone_when_it_is_handed_over():
     recorder = PlanRecorder("backward")
     recorder.step("first")
-    recorder.make("a", 40)
+    recorder.add("a", 40)
     recorder.view("v", "a")
     recorder.hand_over("v")
     recorder.step("second")
@@ -85,9 +85,9 @@ def test_memory_that_is_used_further_on_is_not_gone_when_it_is_handed_over():
 def test_parts_of_one_backward_are_no_two_backwards():
     def plan(stage, name, size):
         recorder = PlanRecorder(stage)
-        recorder.make(name, 8)
+        recorder.add(name, 8)
         recorder.step("step")
-        recorder.make("made", size)
+        recorder.add("made", size)
         return recorder.plan()
 
     forward, whole, part, other = (

@@ -104,9 +104,9 @@ KEY = "program:\n  x = input\n  sin = torch.sin(%x)\nenvironment:\n  torch: 2.13
 @pytest.fixture
 def stored(tmp_path):
     with config.patch(cache_dir=str(tmp_path / "cache")):
-        files.write("aa11-00", {"key": KEY, "what": "train.py:3 in step, 12 operations, forward and backward"})
-        files.write("aa22-00", {"key": KEY.replace("sin", "cos"), "what": "train.py:3 in step"})
-        files.write("bb33-00", {"key": KEY, "what": "train.py:9 in test"})
+        files.write("aa11-00", {"key": KEY, "description": "train.py:3 in step, 12 operations, forward and backward"})
+        files.write("aa22-00", {"key": KEY.replace("sin", "cos"), "description": "train.py:3 in step"})
+        files.write("bb33-00", {"key": KEY, "description": "train.py:9 in test"})
         os.utime(files.folder() / "bb33-00.json", (0, 0))
         files.count_use("aa11-00")
         yield

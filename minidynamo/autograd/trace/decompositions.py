@@ -23,7 +23,7 @@ from torch.fx.node import map_aggregate
 from minidynamo import compat
 from minidynamo.compat import OpOverload, foreach_operators
 from minidynamo.config import config
-from minidynamo.fake.meta_functions import are_of_autograd
+from minidynamo.fake.meta_functions import has_dtypes_of_autograd
 from minidynamo.graph.marks import marking
 
 aten = torch.ops.aten
@@ -431,6 +431,6 @@ def _if_of_autograd(name: str, split: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     def decide(*args: Any, **kwargs: Any) -> Any:
-        return split(*args, **kwargs) if are_of_autograd(name, (*args, *kwargs.values())) else NotImplemented
+        return split(*args, **kwargs) if has_dtypes_of_autograd(name, (*args, *kwargs.values())) else NotImplemented
 
     return decide

@@ -23,7 +23,7 @@ from minidynamo.codegen.lowering.formula import NotLowered, Number, V, all_fit, 
 from minidynamo.codegen.lowering.registry import Value, base_name
 from minidynamo.codegen.runtime.host_functions import must_fit
 from minidynamo.compat import OpOverload
-from minidynamo.fake.meta_functions import are_of_autograd
+from minidynamo.fake.meta_functions import has_dtypes_of_autograd
 from minidynamo.graph.checked_results import is_trusted
 
 RESULTS_LIKE_THE_FIRST_ARGUMENT: dict[str, int] = {
@@ -74,7 +74,7 @@ def is_left_to_torch(node: fx.Node) -> bool:
     if not isinstance(node.target, OpOverload) or base_name(node.target) not in GRADIENTS:
         return False
     arguments = [arg.meta.get("val") if isinstance(arg, fx.Node) else arg for arg in node.args]
-    return not are_of_autograd(base_name(node.target), arguments)
+    return not has_dtypes_of_autograd(base_name(node.target), arguments)
 
 
 def is_uncertain(node: fx.Node, uncertain: Container[fx.Node]) -> bool:

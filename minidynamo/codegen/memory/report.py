@@ -18,7 +18,7 @@ def memory_plan(program: HostProgram) -> MemoryPlan:
     kernels = {buffer.name: kernel for kernel in program.kernels for buffer in kernel.writes}
     for name in program.inputs:
         if name in program.input_buffers:
-            recorder.make(name, hint(program.input_buffers[name].nbytes))
+            recorder.add(name, hint(program.input_buffers[name].nbytes))
     for step in program.steps:
         match step:
             case Allocate() | Reuse():
@@ -26,7 +26,7 @@ def memory_plan(program: HostProgram) -> MemoryPlan:
                 recorder.step(f"{'reuse' if isinstance(step, Reuse) else 'allocate'} {step.buffer.name}")
                 operations = _operations(kernel.origins if kernel else ())
                 source = step.source if isinstance(step, Reuse) else ""
-                recorder.make(step.buffer.name, hint(step.buffer.nbytes), *operations, reuses=source)
+                recorder.add(step.buffer.name, hint(step.buffer.nbytes), *operations, reuses=source)
             case Overwrite():
                 recorder.view(step.buffer.name, step.source)
             case Launch():
@@ -38,10 +38,10 @@ def memory_plan(program: HostProgram) -> MemoryPlan:
                 if step.aliases:
                     recorder.view(step.out, step.aliases[0])
                 elif step.layout is not None:
-                    recorder.make(step.out, hint(step.layout.nbytes), *_operations(step.origins))
+                    recorder.add(step.out, hint(step.layout.nbytes), *_operations(step.origins))
                 elif isinstance(step, Extern) and step.unused:
                     unused = sum(hint(buffer.nbytes) for buffer in step.unused)
-                    recorder.make(step.out, unused, *_operations(step.origins))
+                    recorder.add(step.out, unused, *_operations(step.origins))
             case Free():
                 recorder.free(step.names)
             case HandOver():

@@ -18,7 +18,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from minidynamo import compat
-from minidynamo.graph.autograd_calls import of_custom_function, with_eager_backward
+from minidynamo.graph.autograd_calls import mark_custom_function, with_eager_backward
 from minidynamo.graph.function_results import unaliased_result
 from minidynamo.graph.scalar_arguments import run_whole
 from minidynamo.guards.guard import GuardKind
@@ -170,7 +170,7 @@ def applier(cls: type[Any], objects: Mapping[int, Callable[[], Any]], whole: boo
             return tuple(unaliased_result(result, args) for result in results)
         return unaliased_result(results, args)
 
-    of_custom_function(apply, cls)
+    mark_custom_function(apply, cls)
     apply.__dict__["only_computes"] = True  # its trace showed no effects except writes to its arguments
     apply.__name__ = apply.__qualname__ = f"{cls.__name__}_apply"
     apply.__module__ = cls.__module__
