@@ -16,13 +16,13 @@ from torch.optim.optimizer import _use_grad_for_differentiable
 
 from minidynamo.compat.operators import OpOverload
 
-# The function behind nn.Module.__call__: hooks and forward.
+# The implementation of nn.Module.__call__: hooks and forward.
 MODULE_CALL: types.FunctionType = typing.cast(types.FunctionType, torch.nn.Module._call_impl)
 
 
 def module_call(kind: type[torch.nn.Module]) -> typing.Any:
-    """Returns the function behind nn.Module.__call__ for a class, which may override it. `compile(module)` compiles
-    it.
+    """Returns the implementation of nn.Module.__call__ for a class, which may override it. `compile(module)` compiles
+    this function.
     """
     return kind._call_impl
 

@@ -28,7 +28,7 @@ OPERATOR_NAMESPACES = (
     torch._C._special,
 )
 
-# An assertion that torch.jit knows, the functions behind `torch._check` and its variants, and `torch.jit.isinstance`.
+# An assertion that torch.jit knows, the functions that `torch._check` and its variants call, and `torch.jit.isinstance`.
 torch_assert = torch._assert
 torch_check_with = torch._check_with
 torch_check_tensor_all_with = torch._check_tensor_all_with

@@ -123,7 +123,7 @@ def version_of(tensor: torch.Tensor) -> int | None:
 # Warns that typed storages are deprecated.
 warn_of_typed_storages = torch.storage._warn_typed_storage_removal
 
-# The function behind `torch.autograd._unsafe_preserve_version_counter`.
+# Sets versions, for `torch.autograd._unsafe_preserve_version_counter`.
 set_version_counter = torch._C._autograd._unsafe_set_version_counter
 
 

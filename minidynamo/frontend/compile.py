@@ -145,7 +145,7 @@ def _compile(target: Any, *, options: CompileOptions) -> Any:
 
 
 def _compile_inner(target: Any, options: CompileOptions, owner: Any = None) -> Any:
-    """Compiles the function behind a method or partial. With `owner`, other objects do not count towards the
+    """Compiles the function of a method or partial. With `owner`, other objects do not count towards the
     recompile_limit.
     """
     if isinstance(target, types.FunctionType):

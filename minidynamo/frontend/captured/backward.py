@@ -25,7 +25,7 @@ from minidynamo.graph.backward_calls import ContextState
 class captured_backward(contextlib.ContextDecorator):
     """Captures each backward in a `with` block, or in calls of a decorated function, and compiles it as one graph.
 
-    The graph of a backward goes through compiled functions, graph breaks and code that is not compiled. Keywords are
+    The graph of a backward spans compiled functions, graph breaks and code that is not compiled. Keywords are
     those of `compile`. A second backward through the same structure uses the compiled graph again.
     """
 
