@@ -28,7 +28,10 @@ OPERATOR_NAMESPACES = (
     torch._C._special,
 )
 
-# An assertion that torch.jit knows, the functions that `torch._check` and its variants call, and `torch.jit.isinstance`.
+# Namespaces of the operators that come with torch, and do the same in every process.
+SHIPPED_NAMESPACES = frozenset({"aten", "prims", "prim", "quantized", "mkldnn", "profiler"})
+
+# An assertion that torch.jit knows, the functions that `torch._check` and its variants call, `torch.jit.isinstance`.
 torch_assert = torch._assert
 torch_check_with = torch._check_with
 torch_check_tensor_all_with = torch._check_tensor_all_with

@@ -19,7 +19,7 @@ from minidynamo.core.events import notice
 from minidynamo.core.names import Namespace
 from minidynamo.errors import Diagnostic, ResultDiffers, counted
 
-_SHIPPED = frozenset({"aten", "prims", "prim", "quantized", "mkldnn", "profiler", "minidynamo"})
+_TRUSTED_NAMESPACES = compat.SHIPPED_NAMESPACES | {"minidynamo"}
 
 Sizes = Sequence[int | None]
 """Sizes or strides; None for an unknown number."""
@@ -33,7 +33,7 @@ def is_trusted(target: object) -> bool:
     """Returns whether sizes and device of a call's result need no check: torch ships the operator."""
     if isinstance(target, types.FunctionType):  # a function of minidynamo that calls a torch operator
         return target.__module__.startswith("minidynamo.compat.")
-    return isinstance(target, OpOverload) and target.namespace in _SHIPPED
+    return isinstance(target, OpOverload) and target.namespace in _TRUSTED_NAMESPACES
 
 
 def is_found_wrong(op: OpOverload) -> bool:

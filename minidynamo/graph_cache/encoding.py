@@ -17,13 +17,11 @@ from typing import Any
 
 import torch
 
-from minidynamo.compat import OpOverload
+from minidynamo.compat import SHIPPED_NAMESPACES, OpOverload
 from minidynamo.errors import UserLocation, an
 
 Json = Any
 
-# Operators that come with torch and do the same in every process.
-SHIPPED_NAMESPACES = frozenset({"aten", "prims", "prim", "quantized", "mkldnn", "profiler"})
 LARGEST_CONSTANT = 1 << 16
 """The most bytes of a tensor that may be written as a constant of a graph."""
 

@@ -78,11 +78,6 @@ def example(facts: TensorFacts) -> torch.Tensor | None:
     return None
 
 
-def fits(value: object, facts: TensorFacts) -> bool:
-    """Returns whether `value` is a tensor with these facts; the slow form, for messages."""
-    return type(value) is facts.cls and isinstance(value, torch.Tensor) and not differences(facts, facts_of(value))
-
-
 def facts_of(tensor: torch.Tensor, layout: Layout | None = None) -> TensorFacts:
     """Returns the facts about a real tensor. Symbols in `layout` become None: any number fits."""
     with compat.without_torch_function():  # user code, which would observe the reads
