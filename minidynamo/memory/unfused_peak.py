@@ -23,19 +23,12 @@ _SCATTERS = frozenset((aten.select_scatter.default, aten.slice_scatter.default, 
 """Operators that replace a part of a tensor; derivative formulas write to a view of zeros instead."""
 
 
-def peak_of_operations(gm: fx.GraphModule, taken: bool = False, held: bool = False) -> int:
-    """Returns the most bytes that the operations hold at once.
+def peaks_of_operations(gm: fx.GraphModule, *, backward: bool = False) -> Callable[[bool, bool], int]:
+    """Returns a function of `taken` and `held` that computes the most bytes that the operations hold at once.
 
     Counts only inputs marked DIES; the caller owns the others. Results stay alive; with `taken` they die as soon as
-    they are final. With `held`, results of forward do not count.
-    """
-    return peaks_of_operations(gm)(taken, held)
-
-
-def peaks_of_operations(gm: fx.GraphModule, *, backward: bool = False) -> Callable[[bool, bool], int]:
-    """Returns `peak_of_operations(gm, taken, held)` as a function of `taken` and `held`: all cases share one walk.
-
-    In a `backward` graph sums are written over a summand, as autograd adds gradients.
+    they are final. With `held`, results of forward do not count. In a `backward` graph sums are written over a summand,
+    as autograd adds gradients.
     """
     nodes = list(gm.graph.nodes)
     plan = _Operations(nodes, backward).run(nodes)

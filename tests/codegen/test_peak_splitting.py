@@ -1,7 +1,5 @@
 """Kernels are cut where fusion would raise the peak above the peak of separate operations."""
 
-import functools
-
 import torch
 
 from minidynamo.codegen.compile_graph import compile_graph
@@ -10,7 +8,7 @@ from minidynamo.codegen.lowering.graph import lower_graph
 from minidynamo.codegen.memory.plan import Handing
 from minidynamo.codegen.memory.report import memory_plan
 from minidynamo.codegen.peak_splitting import Deaths, scheduled
-from minidynamo.memory.unfused_peak import peak_of_operations
+from minidynamo.memory.unfused_peak import peaks_of_operations
 from tests.codegen.graphs import trace
 
 X = torch.rand(64, 64)
@@ -124,8 +122,8 @@ def test_nothing_is_cut_for_a_few_bytes():
 
 
 def test_nothing_is_cut_where_the_operations_need_no_less():
-    limit = functools.partial(peak_of_operations, trace(gates, X, W))
-    assert limit() == 3 * SIZE and kernels(planned(gates, limit)) == [["sin", "cos"]]
+    limit = peaks_of_operations(trace(gates, X, W))
+    assert limit(False, False) == 3 * SIZE and kernels(planned(gates, limit)) == [["sin", "cos"]]
 
 
 def test_a_row_is_folded_before_what_it_is_folded_from_can_be_in_the_way():
@@ -134,8 +132,9 @@ def test_a_row_is_folded_before_what_it_is_folded_from_can_be_in_the_way():
         return sums.sin(), sums.cos(), sums.tanh()
 
     gm = trace(program, X, W)
-    found = planned(program, functools.partial(peak_of_operations, gm))
-    assert kernels(found)[0] == ["sum_1"] and peak(found) == peak_of_operations(gm)
+    limit = peaks_of_operations(gm)
+    found = planned(program, limit)
+    assert kernels(found)[0] == ["sum_1"] and peak(found) == limit(False, False)
     for got, expected in zip(compile_graph(gm).call([X, W]), program(X, W)):
         torch.testing.assert_close(got, expected)
 

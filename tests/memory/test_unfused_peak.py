@@ -4,7 +4,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from minidynamo.graph.marks import DIES, RETURNED, WRITTEN, marking
-from minidynamo.memory.unfused_peak import peak_of_operations, peaks_of_operations
+from minidynamo.memory.unfused_peak import peaks_of_operations
 
 aten = torch.ops.aten
 X = torch.rand(64, 64)
@@ -13,6 +13,10 @@ SIZE = 4 * 64 * 64
 
 def traced(program):
     return make_fx(program, tracing_mode="fake")(X)
+
+
+def peak_of_operations(gm, taken=False, held=False):
+    return peaks_of_operations(gm)(taken, held)
 
 
 def test_values_die_behind_their_last_reader():
