@@ -156,13 +156,13 @@ def running_backward(
 
 
 def fake_mode_for_backward() -> typing.Any:
-    """Returns a new mode for the stand-ins of one captured backward."""
+    """Returns a new mode for the fake tensors of one captured backward."""
     fake_tensor = importlib.import_module("torch._subclasses.fake_tensor")
     return fake_tensor.FakeTensorMode(allow_non_fake_inputs=True, shape_env=symbolic().ShapeEnv())
 
 
 @contextlib.contextmanager
-def with_stand_ins(mode: typing.Any) -> typing.Iterator[None]:
+def on_fakes(mode: typing.Any) -> typing.Iterator[None]:
     """Runs the block on fake tensors of `mode`; decisions about symbolic numbers follow their values, unrecorded."""
     shapes = importlib.import_module("torch.fx.experimental.symbolic_shapes")
     with mode, shapes._suppress_guards(mode.shape_env):

@@ -32,7 +32,7 @@ def test_the_compiler_is_asked_inside_of_the_block_only():
 def test_symbolic_numbers_have_values_and_texts():
     mode = compat.fake_mode_for_backward()
     a, b = compat.symbolic_number(mode, 4, "sizes[0]"), compat.symbolic_number(mode, 5, "sizes[1]")
-    with compat.with_stand_ins(mode):
+    with compat.on_fakes(mode):
         assert a * 2 > b
     assert compat.hint_of_number(a * b) == 20
     assert compat.text_of_number(a + b).count(compat.text_of_number(a)) == 1

@@ -1,8 +1,8 @@
 """Owns the record of a captured backward: one statement per formula, hook, sum of gradients, and write to `.grad`.
 
-torch walks the graph of autograd, and calls a method of `BackwardTape` for each step. The arguments are *stand-ins*:
-fake tensors, each in place of a tensor of the backward. At the end the tape writes a Python function, which takes the
-saved tensors and runs the statements in autograd's order. `backward.py` compiles the function.
+torch walks the graph of autograd, and calls a method of `BackwardTape` for each step. The arguments are fake tensors,
+one for each tensor of the backward. At the end the tape writes a Python function, which takes the saved tensors and
+runs the statements in autograd's order. `backward.py` compiles the function.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class BackwardTape:
         self.node = 0
         self.nodes: list[str] = []
         self.counter = itertools.count()
-        #: The name of each stand-in, by its id, and the stand-in itself, which keeps the id in use.
+        #: The name of each fake tensor, by its id, and the tensor itself, which keeps the id in use.
         self.names: dict[int, tuple[Name, torch.Tensor]] = {}
         #: A key of the memory of each value: equal keys, shared memory. None if the memory is unknown.
         self.memory: dict[Name, object] = {}
@@ -91,7 +91,7 @@ class BackwardTape:
         self.scalars: Sequence[Any] = ()
         #: The keys of memory that belongs to the caller or to a constant.
         self.borrowed: set[object] = set()
-        #: False if the size of a stand-in is unknown.
+        #: False if the size of a fake tensor is unknown.
         self.is_exact = True
         #: False if a gradient is sparse.
         self.is_strided = True
@@ -103,17 +103,19 @@ class BackwardTape:
     def begin_capture(
         self, inputs: list[Any], sizes: list[int], scalars: list[Any], origins: Any, accumulates: bool, checks: bool
     ) -> tuple[str, list[Any], list[Any], list[Any]]:
-        """Returns stand-ins for the saved tensors, the sizes that vary, and the numbers."""
+        """Returns fake tensors for the saved tensors, and symbols for the sizes that vary and for the numbers."""
         running = compat.running_backward()
         self.roots, self.requested = ((), ()) if running is None else running
-        self.fakes = compat.fake_mode_for_backward()
-        stand_ins = [self._stand_in(value, Name(f"i{k}")) for k, value in enumerate(inputs)]
-        self.inputs = [self.names[id(value)][0] for value in stand_ins]
+        self.fake_mode = compat.fake_mode_for_backward()
+        fakes = [self._fake(value, Name(f"i{k}")) for k, value in enumerate(inputs)]
+        self.inputs = [self.names[id(value)][0] for value in fakes]
         self.borrowed = {self.memory[name] for name in self.inputs}
-        self.sizes = [compat.symbolic_number(self.fakes, value, f"sizes[{k}]") for k, value in enumerate(sizes)]
-        self.scalars = [compat.symbolic_number(self.fakes, value, f"scalars[{k}]") for k, value in enumerate(scalars)]
-        self.modes.enter_context(compat.with_stand_ins(self.fakes))
-        return "captured backward", stand_ins, list(self.sizes), list(self.scalars)
+        self.sizes = [compat.symbolic_number(self.fake_mode, value, f"sizes[{k}]") for k, value in enumerate(sizes)]
+        self.scalars = [
+            compat.symbolic_number(self.fake_mode, value, f"scalars[{k}]") for k, value in enumerate(scalars)
+        ]
+        self.modes.enter_context(compat.on_fakes(self.fake_mode))
+        return "captured backward", fakes, list(self.sizes), list(self.scalars)
 
     def set_node_origin(self, name: str, number: int, node: Any) -> None:
         """Starts the next node."""
@@ -209,7 +211,7 @@ class BackwardTape:
             found = inlined(context, saved, inputs)
             if isinstance(found, InlinedBackward):
                 found = found.returned(self._graph(found, number, context))
-        except Exception:  # an error here would leave stand-ins at autograd's nodes
+        except Exception:  # an error here would leave fake tensors at autograd's nodes
             del self.statements[count:]
             return None
         return found  # type: ignore[no-any-return]
@@ -234,7 +236,7 @@ class BackwardTape:
         return list(results)
 
     def _operation(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Records an operation of a graph, and runs it on the stand-ins."""
+        """Records an operation of a graph, and runs it on the fake tensors."""
         if function is operator.getitem and isinstance(args[0], tuple):
             return args[0][args[1]]
         with torch.no_grad():
@@ -266,8 +268,8 @@ class BackwardTape:
 
     # Values
 
-    def _stand_in(self, value: torch.Tensor, name: Name) -> torch.Tensor:
-        fake = compat.fake_like(self.fakes, value)
+    def _fake(self, value: torch.Tensor, name: Name) -> torch.Tensor:
+        fake = compat.fake_like(self.fake_mode, value)
         if fake is None:
             self.is_exact, fake = False, torch.empty(0)
         self._bind(fake, name)
@@ -281,14 +283,13 @@ class BackwardTape:
         self.memory[name] = _memory(value)
 
     def _fresh(self, value: Any) -> Any:
-        """Returns the stand-in of a result: a new tensor object or a new symbol, also if the operation returned an
-        argument."""
+        """Returns a new fake tensor or a new symbol for a result, also if the operation returned an argument."""
         if isinstance(value, torch.Tensor):
             return value.detach()
         return None if value is None else self._symbol(compat.hint_of_number(value))
 
     def _symbol(self, value: Any) -> Any:
-        return compat.symbolic_number(self.fakes, value, f"numbers[{next(self.counter)}]")
+        return compat.symbolic_number(self.fake_mode, value, f"numbers[{next(self.counter)}]")
 
     def _name_of_result(self, value: Any) -> Name:
         return self._named(value) if isinstance(value, torch.Tensor) else Name(compat.text_of_number(value))
@@ -302,7 +303,7 @@ class BackwardTape:
         return number
 
     def _constant_tensor(self, value: torch.Tensor) -> torch.Tensor:
-        fake = self._stand_in(value, self._constant(value))
+        fake = self._fake(value, self._constant(value))
         self.borrowed.add(self.memory[self.names[id(fake)][0]])
         return fake
 
@@ -312,7 +313,7 @@ class BackwardTape:
         return name
 
     def _like(self, value: Any) -> torch.Tensor:
-        """Returns a new stand-in like `value`, in new memory."""
+        """Returns a new fake tensor like `value`, in new memory."""
         with contextlib.suppress(Exception):
             return torch.empty_like(value)
         return torch.empty(0)
@@ -344,7 +345,7 @@ class BackwardTape:
         return 0
 
     def _args(self, value: Any) -> Any:
-        """Returns arguments with names in place of stand-ins."""
+        """Returns arguments with names in place of fake tensors and symbols."""
         if isinstance(value, dict):
             return {name: self._args(item) for name, item in value.items()}
         if isinstance(value, (list, tuple)) and not isinstance(value, torch.Size):
@@ -386,7 +387,7 @@ class BackwardTape:
         return results
 
     def _formula(self, name: str, args: tuple[Any, ...], count: int) -> list[Any]:
-        """Records a formula of torch, and runs it on the stand-ins."""
+        """Records a formula of torch, and runs it on the fake tensors."""
         formula, is_traceable = compat.backward_formula(name)
         computed = self._run(formula, args) if is_traceable else None
         if computed is not None and name == "validate_outputs" and self._is_same(args[0], computed):
