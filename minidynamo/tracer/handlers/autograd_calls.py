@@ -31,6 +31,7 @@ from minidynamo.tracer.capture import eager_backward
 from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.handlers.inlined_hooks import trace_hook
 from minidynamo.tracer.handlers.values import constant, expect_constant, none
+from minidynamo.tracer.lazy.lazy_value import is_none
 from minidynamo.tracer.records import registry
 from minidynamo.variables.base import ConstantVariable, VariableTracker
 from minidynamo.variables.callables import BoundBuiltin, MethodVariable
@@ -265,3 +266,15 @@ def _is_default(name: str, value: VariableTracker) -> bool:
 def _tensor_or_tuple(tx: Tracer, value: VariableTracker) -> VariableTracker:
     """Returns a tensor or None unchanged, and any other iterable as a tuple."""
     return value if isinstance(value, TensorVariable | ConstantVariable) else TupleVariable(tx.unpack(value))
+
+
+# Dual tensors
+
+
+@registry.function(torch.autograd.forward_ad.unpack_dual)
+def _unpack_dual(tx: Tracer, tensor: VariableTracker, *, level: VariableTracker | None = None) -> VariableTracker:
+    """Returns the tensor without a tangent: each call checks that no level is active. Subgraphs may have one."""
+    _in_main_graph(tx, "unpack_dual()")
+    if level is not None and not is_none(tx, level):
+        tx.break_graph("MD207", "unpack_dual() of a given level cannot be captured")
+    return tx.call(torch.autograd.forward_ad.UnpackedDualTensor, [tensor, ConstantVariable(None)])

@@ -6,7 +6,10 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
+import minidynamo
+from minidynamo.core.events import MinidynamoNotice
 from minidynamo.graph.autograd_calls import BackwardState, replace_data, reserve_hook
+from minidynamo.testing import assert_same_as_eager
 from minidynamo.tracer.records.traced_frame import Break
 from tests.tracer.capturing import capture, targets
 
@@ -128,3 +131,18 @@ def test_no_error_is_foretold_where_autograd_knows_more(program, computed, code)
     x = torch.ones(2, requires_grad=True)
     exit = capture(program, (x * x).sum() if computed else torch.tensor(1.0, requires_grad=True), x).exit
     assert isinstance(exit, Break) and exit.diagnostic.code == code
+
+
+@pytest.mark.filterwarnings("ignore:.*jit.script:DeprecationWarning")  # of torch's dual levels
+def test_a_tensor_outside_of_dual_levels_has_no_tangent():
+    forward_ad = torch.autograd.forward_ad
+
+    def doubled_without_tangent(x):
+        primal, tangent = forward_ad.unpack_dual(x)
+        return primal * 2 if tangent is None else x + tangent
+
+    assert_same_as_eager(doubled_without_tangent, lambda: torch.ones(2), fullgraph=True, calls=2)
+    compiled = minidynamo.compile(doubled_without_tangent, backend="eager")
+    compiled(torch.ones(2))
+    with forward_ad.dual_level(), pytest.warns(MinidynamoNotice, match="MD303"):
+        assert compiled(forward_ad.make_dual(torch.ones(2), torch.full((2,), 4.0))).tolist() == [5, 5]
