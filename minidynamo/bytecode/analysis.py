@@ -226,19 +226,19 @@ def slots_bound_first(code: types.CodeType, start: int) -> frozenset[str]:
     return frozenset(found)
 
 
-def calls_in_each_pass(code: types.CodeType, header: int) -> bool:
-    """Returns whether each iteration of the `for` loop at `header` runs the same calls, up to an early end of the loop:
-    none is in a branch or an inner loop."""
+def runs_same_calls(code: types.CodeType, header: int) -> bool:
+    """Returns whether each iteration of the `for` loop at `header` makes the same calls, unless the loop ends early: no
+    call is in a branch or an inner loop."""
     instructions = decode(code)
     body = range(header + 1, instructions[header].target or 0)
     jumps = [(k, target) for k in body if (target := instructions[k].target) is not None]
     skipped = [range(k, target if target > k else body.stop) for k, target in jumps]  # a jump back ends the iteration
-    calls = [k for k in body if instructions[k].opname.startswith(_RUNS_CODE)]
+    calls = [k for k in body if instructions[k].opname.startswith(_CALLING)]
     return not any(k in part for k in calls for part in skipped)
 
 
-# Instructions that run other code than operators and attributes.
-_RUNS_CODE = ("CALL", "MAKE_FUNCTION", "FOR_ITER", "SEND", "YIELD", "BEFORE_WITH", "LOAD_SPECIAL", "IMPORT")
+# Prefixes of the instructions that call functions, or run iterators and context managers.
+_CALLING = ("CALL", "MAKE_FUNCTION", "FOR_ITER", "SEND", "YIELD", "BEFORE_WITH", "LOAD_SPECIAL", "IMPORT")
 
 
 def starred_parameters(code: types.CodeType) -> Sequence[str]:

@@ -1,17 +1,17 @@
-"""Owns break, continue, loop and resume functions: copies of a user's function that are entered at a frame point.
+"""Owns break, resume and loop functions: copies of a user's function that are entered at a frame point.
 
 The choice of the cut is not here. The functions take the frame's values in a list (see `FramePoint`) and empty it. They
 return `(next step, list)`, or `(None, value)` when the user's function returned.
 
-    break function                              continue function
+    break function                              resume function
       restore slots and stack                     restore slots and stack
       the instruction, in its protected region    jump to the instruction in the body
       one tail per exit: (step, values)
       body, reached through its handlers only     body
 
-A loop function is a continue function that returns the step after the loop instead of running the rest. The copy of
-the instruction precedes the body. So a handler that runs eagerly, and reaches the same
-instruction of a loop again, continues eagerly. A return inside the body returns `(None, value)`.
+A loop function is a resume function that returns the step after the loop instead of running the rest. A break function
+has two copies of the instruction: one before the body, which returns the next step, and one in the body. If a handler
+in the body jumps back into a loop, the second copy runs, and the function continues eagerly.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def make_break(
 ) -> types.FunctionType:
     """Builds the function that runs the instruction (the whole call) at `point` eagerly, and returns the next step.
 
-    `namespace` is the globals of the user's function. `resume_for(point)` is called here, once for each exit. Its
-    result is the first part of the pair that the built function returns.
+    `namespace` is the globals of the user's function. `resume_for(point)` is called here, once for each exit, and
+    returns the next step: the first part of the pair that the built function returns.
     """
     writer = _Writer(point, namespace, temporaries=max([len(point.stack), *(len(e.point.stack) for e in exits(point))]))
     group = group_of(point.code, point.index)
@@ -81,22 +81,24 @@ def make_break(
     return writer.function(f".break_at_{point.index}")
 
 
-def make_continue(point: FramePoint, namespace: dict[str, Any]) -> types.FunctionType:
-    """Builds the function that runs the rest of the user's function from `point` on, and returns `(None, result)`."""
+def make_resume(point: FramePoint, namespace: dict[str, Any]) -> types.FunctionType:
+    """Builds the function that runs the rest of the user's function eagerly from `point` on, and returns `(None,
+    result)`."""
     writer = _Writer(point, namespace, temporaries=len(point.stack))
     writer.restore()
     writer.emit("JUMP_FORWARD", jump=writer.label(point.index))
     writer.body()
-    return writer.function(f".continue_at_{point.index}")
+    return writer.function(f".resume_at_{point.index}")
 
 
 def make_loop(
     point: FramePoint, namespace: dict[str, Any], resume_for: Callable[[FramePoint], object]
 ) -> types.FunctionType | None:
     """Builds the function that runs a `for` loop eagerly, from `point` at the start of its body, and returns the step
-    after the loop; None if `loop_exit` knows no such step.
+    after the loop; None if `loop_exit` returns None.
 
-    `resume_for` is called as in `make_break`. A return in the loop, and a handler outside of it, continue eagerly.
+    `resume_for` is called as in `make_break`. After a return in the loop, or an exception that a handler outside of the
+    loop catches, the rest runs eagerly, too.
     """
     after = loop_exit(point)
     if after is None:
@@ -124,7 +126,8 @@ def make_suspended(point: FramePoint, namespace: dict[str, Any], qualname: str) 
 
 
 class _Writer:
-    """Writes the operations of a break or continue function, or of a generator function that is entered at a point."""
+    """Writes the operations of a break, resume or loop function, or of a generator function that is entered at a
+    point."""
 
     def __init__(
         self, point: FramePoint, namespace: dict[str, Any], temporaries: int, *, is_generator: bool = False
@@ -249,11 +252,11 @@ class _Writer:
     def body(self, loop: range = range(0), leave: Callable[[], None] = lambda: None) -> None:
         """Adds the user's function without its set-up. Jumps from the instructions `loop` to the instruction after them
         lead to the operations that `leave` adds."""
-        left = Label()
+        after_loop = Label()
         targets = {i.target for i in self.instructions} | {i.handler.target for i in self.instructions if i.handler}
         for instruction in self.instructions[first_index(self.code) :]:
             if loop and instruction.index == loop.stop:
-                self.add(left)
+                self.add(after_loop)
                 leave()
             if instruction.index in targets or instruction.index in self.labels:
                 self.add(self.label(instruction.index))
@@ -261,7 +264,7 @@ class _Writer:
             if instruction.target is not None:
                 skipped = len(EXHAUSTED_SKIP) if instruction.opname == "FOR_ITER" else 0
                 target = instruction.target - skipped
-                jump = left if instruction.index in loop and target == loop.stop else self.label(target)
+                jump = after_loop if instruction.index in loop and target == loop.stop else self.label(target)
             self.copy(instruction, jump)
 
     def copy(self, instruction: Instruction, jump: Label | None) -> None:

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from minidynamo.bytecode.analysis import (
     TERMINATORS,
     UNCONDITIONAL_JUMPS,
-    calls_in_each_pass,
     group_of,
     live_locals,
+    runs_same_calls,
     slot_effects,
     slots_bound_first,
 )
@@ -130,7 +130,7 @@ def loop_exit(point: FramePoint) -> Exit | None:
     """
     code, instructions = point.code, decode(point.code)
     header = instructions[point.index - 1]
-    if header.opname != "FOR_ITER" or header.target is None or not calls_in_each_pass(code, header.index):
+    if header.opname != "FOR_ITER" or header.target is None or not runs_same_calls(code, header.index):
         return None
     bound = {*point.locals, *slots_bound_first(code, point.index)}
     after = frame_point(code, header.target, point.stack[:-2], bound, point.cells, point.lasting)

@@ -216,7 +216,7 @@ def _convert(frame: FrameToConvert, values: Sequence[Any], owner: FrameOwner, *,
     try:
         with phase("capture"):
             traced = trace_frame(frame.request(values, options))
-            if frame.profile.dynamic is None and frame.profile.merge_sizes(traced.left_behind):
+            if frame.profile.dynamic is None and frame.profile.merge_sizes(traced.written_sizes):
                 return _convert(frame, values, owner, last=last)
             if traced.shapes is not None:
                 frame.profile.trip_counts.note(traced.shapes.unrolled)
@@ -327,10 +327,10 @@ def _rerun_options(code: types.CodeType, traced: TracedFrame, options: CompileOp
     """Returns how the frame reruns eagerly if the graph raises. A handler of the program may catch the error."""
     handles = traced.emits_in_try or any(instruction.handler for instruction in decode(code))
     return RerunOptions(
-        wanted=options.on_error == "eager" or handles,
+        even_without_effects=options.on_error == "eager" or handles,
         may_handle=traced.emits_in_try or traced.user_may_catch,
         kept=frozenset(code.co_varnames) - written_slots(code),
-        spread=starred_parameters(code),
+        starred=starred_parameters(code),
     )
 
 

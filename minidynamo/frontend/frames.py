@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from minidynamo.bytecode.breaks import BoxedStep, make_continue, run_steps
+from minidynamo.bytecode.breaks import BoxedStep, make_resume, run_steps
 from minidynamo.bytecode.instructions import location
 from minidynamo.bytecode.layout import FramePoint
 from minidynamo.core import artifacts
@@ -232,7 +232,7 @@ class ResumeFrame:
 
     @functools.cached_property
     def native(self) -> BoxedCallable:
-        return make_continue(self.point, self.namespace)
+        return make_resume(self.point, self.namespace)
 
     def bind(self, function: Callable[..., Any]) -> BoxedCallable:
         return function

@@ -68,9 +68,6 @@ NODE_KEYS = {
         "the checkpoint that computes the node again in backward", "autograd/graph/provenance", "autograd"
     ),
     "draws": Key("whether the node may draw random numbers", "tracer/graph/output_graph", "autograd tracer"),
-    "draws_before_effect": Key(
-        "whether the program drew from the generator before an effect", "tracer/handlers/random_numbers", "tracer"
-    ),
     "example_value": Key(
         "the fake value of a node of a captured graph",
         "autograd/segments tracer/graph/arguments tracer/graph/inputs tracer/graph/open_graphs "
@@ -82,6 +79,11 @@ NODE_KEYS = {
         "frontend/comptime_context tracer/graph/output_graph tracer/handlers/autograd_calls "
         "tracer/handlers/collectives tracer/handlers/inlined_hooks tracer/handlers/storages",
         "autograd graph tracer",
+    ),
+    "precedes_draw": Key(
+        "whether it is the last node before the program draws a random number",
+        "tracer/handlers/random_numbers",
+        "tracer",
     ),
     "source": Key("the source of a placeholder, until the graph is finished", "tracer/graph/inputs", "tracer"),
     "stack_trace": Key("the user's line of a node, as torch stores it", "frontend/comptime_context", ""),

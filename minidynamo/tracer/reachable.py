@@ -136,7 +136,8 @@ def is_external(variable: VariableTracker) -> bool:
 
 
 def _is_seen(target: VariableTracker, found: Iterable[VariableTracker], side_effects: SideEffects) -> bool:
-    """Returns whether code outside the frame holds the value after the frame, besides the values in `found`."""
+    """Returns whether code outside the frame can see the value after the frame; `found` are the values known to be
+    seen."""
     if target.source in side_effects.fresh:
         return any(variable.source == target.source for variable in found)  # also as a lazy value
     return is_external(target)
@@ -205,8 +206,8 @@ def _sequence_iterator(variable: SequenceIterator) -> Iterable[VariableTracker]:
 
 
 def _function(variable: NestedFunctionVariable) -> Iterable[VariableTracker | None]:
-    made_of = (variable.defaults, variable.kwdefaults, variable.annotations)
-    return (*made_of, *variable.closure, *variable.attributes.values())
+    fields = (variable.defaults, variable.kwdefaults, variable.annotations)
+    return (*fields, *variable.closure, *variable.attributes.values())
 
 
 _PARTS: dict[type[VariableTracker], Callable[[Any], Iterable[VariableTracker | None]]] = {

@@ -201,8 +201,8 @@ def _graph_functions() -> dict[int, Any]:
     for space, names in ((torch.functional, torch.functional.__all__), (torch.masked, _MASKED)):
         functions.update((id(value), value) for value in (getattr(space, name) for name in names))
     for name, value in vars(torch.nn.functional).items():
-        own = getattr(value, "__module__", None) == "torch.nn.functional"
-        if own and isinstance(value, types.FunctionType) and not name.startswith("_") and name not in _TAKES_FUNCTION:
+        is_function = isinstance(value, types.FunctionType) and value.__module__ == "torch.nn.functional"
+        if is_function and not name.startswith("_") and name not in _TAKES_FUNCTION:
             functions[id(value)] = value
     return functions
 

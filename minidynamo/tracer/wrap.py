@@ -70,18 +70,16 @@ def wrap(graph: OutputGraph, value: Any, source: Source | None) -> VariableTrack
     return _wrapper(type(value))(graph, value, source)
 
 
-def lazy(graph: OutputGraph, value: object, source: Source, *, is_there: bool = False) -> VariableTracker:
-    """Returns the tracker of a value that the program moves; an unknown value becomes lazy, with a guard on its
-    presence.
-
-    `is_there`: another guard checks the presence."""
+def lazy(graph: OutputGraph, value: object, source: Source, *, presence_guarded: bool = False) -> VariableTracker:
+    """Returns the tracker of a value that the program moves; an unknown value becomes lazy, with a guard that the
+    source exists, unless another guard checks this (`presence_guarded`)."""
     if id(value) in graph.values.replaced:
         return _replacement(graph, value)
     known = graph.known(source)
     if known is not None:
         return known
     graph.values.record_lazy(value, source)
-    if not is_there:
+    if not presence_guarded:
         graph.guard(source, GuardKind.PRESENT, None)
     return lazy_value(graph, value, source)
 
@@ -108,17 +106,14 @@ def _refuse_metaclasses(value: object) -> None:
     cls: type = value if issubclass(type(value), type) else type(value)  # type: ignore[assignment]
     meta = type(cls)
     if meta.__hash__ is not type.__hash__ or meta.__eq__ is not type.__eq__:
-        verb, decides, names = "is compared", "decides itself when two classes are equal", "`__eq__` and `__hash__`"
+        verb, behavior, names = "is compared", "decides itself when two classes are equal", "`__eq__` and `__hash__`"
     elif isinstance(meta.__getattribute__, types.FunctionType):
-        verb, decides, names = "is read", "runs code for each attribute of the class", "`__getattribute__`"
+        verb, behavior, names = "is read", "runs code for each attribute of the class", "`__getattribute__`"
     else:
         return
-    what, why = (
-        f"class {type.__getattribute__(cls, '__name__')} {verb} by its metaclass",
-        f"`{meta.__name__}` {decides}.",
-    )
-    fix = f"Leave {names} out of {meta.__name__}, or call what uses it outside of the compiled function."
-    raise SkipFrame(Diagnostic("MD232", what, why=why, fix=fix))
+    what = f"class {type.__getattribute__(cls, '__name__')} {verb} by its metaclass"
+    fix = f"Leave {names} out of {meta.__name__}, or use the class outside of the compiled function."
+    raise SkipFrame(Diagnostic("MD232", what, why=f"`{meta.__name__}` {behavior}.", fix=fix))
 
 
 def is_stable(source: Source) -> bool:
@@ -133,6 +128,7 @@ def is_stable(source: Source) -> bool:
 
 
 def guard_alias(graph: OutputGraph, value: object, known: VariableTracker, source: Source | None) -> None:
+    """Guards that `source` leads to the same object as the source of its tracker `known`."""
     known_source = known.source
     # Functions in arguments are guarded by code alone, unless identity matters.
     by_code = isinstance(known, FunctionVariable) and known_source is not None and not is_stable(known_source)
@@ -140,7 +136,7 @@ def guard_alias(graph: OutputGraph, value: object, known: VariableTracker, sourc
         graph.guard(known_source, GuardKind.IDENTITY, value)
     if source is None or source == known_source:
         return
-    graph.values.record(source, known)
+    graph.values.record_at(source, known)
     if isinstance(known, FunctionVariable | BuiltinVariable | ClassVariable | PythonModuleVariable) and not by_code:
         graph.guard(source, GuardKind.IDENTITY, value)
     elif known_source is not None:
@@ -160,40 +156,54 @@ def _wrapper(cls: type) -> Wrapper:
 
 
 def constant(graph: OutputGraph, value: Any, source: Source | None) -> VariableTracker:
-    may_vary = type(value) in (int, float) and source is not None and not isinstance(source, PlainValue)
-    if may_vary and source is not None and graph.shapes.varies(source, value):
-        if not isinstance(source, Computed):
-            graph.guard(source, GuardKind.TYPE, type(value))
-        number = graph.integer(value, source) if isinstance(value, int) else graph.floating(value, source)
-        graph.values.record(source, number)
-        return number
+    """Returns the tracker of a constant: symbolic if the number at `source` has varied, otherwise guarded when it is
+    read."""
     if isinstance(value, enum.Enum):
         guard_names(graph, type(value))
     if source is None:
         return ConstantVariable(value)
-    if type(value) is slice and (varying := _varying_slice(graph, value, source)) is not None:
+    varying = _varying_number(graph, value, source) or _varying_slice(graph, value, source)
+    if varying is not None:
         return varying
+    has_varied = _has_varied(graph, value, source)
     kind = GuardKind.EQUALS if type(value) in _BY_VALUE else GuardKind.IDENTITY
-    if type(value) in _NO_SYMBOLS:
-        has_varied = graph.shapes.has_varied(source, value)
-    elif type(value) is str:
-        has_varied = graph.shapes.text_varies(source, value)
+    if type(value) in _SINGLETONS or isinstance(source, Constant):
+        variable = ConstantVariable(value, source=source)
+        graph.guard(source, kind, value)
     else:
-        has_varied = isinstance(value, enum.Enum) and graph.shapes.object_varies(source, value)
-    read = (
-        None
-        if type(value) in _SINGLETONS or isinstance(source, Constant)
-        else graph.guard_on_read(source, kind, value, has_varied=has_varied)
-    )
-    variable = ConstantVariable(value, source=source, on_read=read)
-    graph.guard(source, kind if read is None else GuardKind.TYPE, value if read is None else type(value))
-    graph.values.record(source, variable)
+        on_read = graph.guard_on_read(source, kind, value, has_varied=has_varied)
+        variable = ConstantVariable(value, source=source, on_read=on_read)
+        graph.guard(source, GuardKind.TYPE, type(value))
+    graph.values.record_at(source, variable)
     return variable
 
 
-def _varying_slice(graph: OutputGraph, value: slice, source: Source) -> SliceVariable | None:
-    """Returns the tracker of an external slice with a varying bound, with a tracker per part; None for constant
-    slices."""
+def _has_varied(graph: OutputGraph, value: object, source: Source) -> bool:
+    """Returns whether the value at `source`, which cannot be symbolic, has differed between calls."""
+    if type(value) in _NO_SYMBOLS:
+        return graph.shapes.has_varied(source, value)
+    if type(value) is str:
+        return graph.shapes.text_varies(source, value)
+    return isinstance(value, enum.Enum) and graph.shapes.object_varies(source, value)
+
+
+def _varying_number(graph: OutputGraph, value: Any, source: Source) -> NumberVariable | None:
+    """Returns the tracker of an external int or float that has varied; None for anything else."""
+    is_number = type(value) in (int, float) and not isinstance(source, PlainValue)
+    if not is_number or not graph.shapes.varies(source, value):
+        return None
+    if not isinstance(source, Computed):
+        graph.guard(source, GuardKind.TYPE, type(value))
+    number = graph.integer(value, source) if isinstance(value, int) else graph.floating(value, source)
+    graph.values.record_at(source, number)
+    return number
+
+
+def _varying_slice(graph: OutputGraph, value: object, source: Source) -> SliceVariable | None:
+    """Returns the tracker of an external slice with a varying bound, with a tracker per part; None for anything
+    else."""
+    if type(value) is not slice:
+        return None
     parts = (value.start, value.stop, value.step)
     if not all(part is None or type(part) is int for part in parts):
         return None
@@ -210,7 +220,7 @@ def _varying_slice(graph: OutputGraph, value: slice, source: Source) -> SliceVar
     variable = SliceVariable(
         *(wrap(graph, part, part_source) for part_source, part in zip(part_sources, parts)), source=source
     )
-    graph.values.remember(value, variable)
+    graph.values.record_object(value, variable)
     return variable
 
 
@@ -223,10 +233,12 @@ def guard_names(graph: OutputGraph, cls: type) -> None:
 
 
 def same_object(tracker: Callable[..., VariableTracker]) -> Wrapper:
+    """Returns a wrapper for values that are guarded by identity."""
+
     def wrapper(graph: OutputGraph, value: Any, source: Source) -> VariableTracker:
         graph.guard(source, GuardKind.IDENTITY, value)
         variable = tracker(value, source=source)
-        graph.values.remember(value, variable)
+        graph.values.record_object(value, variable)
         return variable
 
     return wrapper

@@ -1,10 +1,9 @@
-"""Owns the root of all variable trackers, and the trackers of constants and symbolic numbers; a tracker records the
-knowledge of the tracer about one Python value.
+"""Owns the root of all variable trackers, and the trackers of constants and symbolic numbers.
 
-Trackers are plain records. No method of a tracker builds another tracker, calls the tracer or writes code; verbs are in
-`tracer/`: `wrap.py` decides which values are constants, `numbers/arithmetic.py` computes with symbolic numbers. Only a
-lazy value becomes another tracker when it is realized. A Python object has one tracker during a trace, so `is` between
-trackers answers `is` between values.
+A tracker records the facts that are known about one Python value. It is a plain record: no method of a tracker builds
+another tracker, calls the tracer or writes code. Verbs are in `tracer/`: `wrap.py` decides which values are constants,
+`numbers/arithmetic.py` computes with symbolic numbers. Only a lazy value becomes another tracker when it is realized. A
+Python object has one tracker during a trace, so `is` between trackers answers `is` between values.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from minidynamo.guards.source import Source
 class VariableTracker:
     """A value during capture."""
 
-    #: Where the value is found; None for a value that was made during capture.
+    #: The expression through which the value is found; None for a value that was created during capture.
     source: Source | None = field(default=None, kw_only=True)
 
     @property
@@ -32,11 +31,11 @@ class VariableTracker:
         raise NotImplementedError(type(self).__name__)
 
     def realize(self) -> VariableTracker:
-        """Returns the tracker to work with: a lazy value is wrapped and guarded."""
+        """Returns the tracker to work with; a lazy value is wrapped and guarded now."""
         return self
 
     def realized(self) -> VariableTracker:
-        """Returns the tracker of a lazy value that was realized elsewhere; else the variable itself."""
+        """Returns the tracker that a lazy value has got already; the variable itself if it has none, or is not lazy."""
         return self
 
 
@@ -95,7 +94,7 @@ class ConstantVariable(VariableTracker):
 class LazyTextVariable(ConstantVariable):
     """A text with the value of a tensor, which the program only passes on, for example as the message of a check.
 
-    If the text outlives the graph, it is `make(*operands)`, made after the graph."""
+    If the text outlives the graph, the residual program computes it after the graph: `make(*operands)`."""
 
     python_type: Any = str
     unguarded_value: Any = property(attrgetter("value"))
@@ -145,8 +144,8 @@ class NumberVariable(VariableTracker):
     node: torch.fx.Node | None = None
     #: The constant after `specialize`.
     specialized: ConstantVariable | None = None
-    #: Whether the number is an argument of a function that must not receive a symbol.
-    plain: bool = False
+    #: Whether the number is passed to a function that takes no symbols: it then receives the number of each call.
+    is_scalar_argument: bool = False
 
     @property
     def unguarded_value(self) -> Any:

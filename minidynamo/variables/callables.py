@@ -44,7 +44,7 @@ class FunctionVariable(VariableTracker):
 
 @dataclass(eq=False)
 class NestedFunctionVariable(VariableTracker):
-    """A Python function that was made during capture (def, lambda, comprehension)."""
+    """A Python function that was created during capture (def, lambda, comprehension)."""
 
     python_type = types.FunctionType
     code: types.CodeType

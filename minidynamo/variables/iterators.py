@@ -149,10 +149,10 @@ class LibraryIterator(VariableTracker):
     args: tuple[VariableTracker, ...] = ()
     kwargs: dict[str, VariableTracker] = field(default_factory=dict)
     started: bool = False
-    #: The number of items taken so far; None if the iterator cannot be made again after its start.
+    #: The number of items taken so far; None if the iterator cannot be created again after its start.
     items_taken: int | None = None
 
     @property
     def is_lost(self) -> bool:
-        """True if the iterator cannot be made again: only `iterator` is left."""
+        """True if the iterator cannot be created again: only `iterator` is left."""
         return self.started and self.items_taken is None

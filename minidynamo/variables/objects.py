@@ -22,7 +22,7 @@ class ObjectVariable(VariableTracker):
     """An instance of a class written in Python."""
 
     python_type = OF_CLS
-    #: The real object; None for an object that was made during capture.
+    #: The real object; None for an object that was created during capture.
     value: Any
     cls: type
     #: The underlying container of an instance of a subclass of list, tuple or dict.
@@ -103,7 +103,7 @@ class WeakReferenceVariable(VariableTracker):
     python_type = weakref.ref
     #: The real reference, if it is an external value.
     value: weakref.ref[Any] | None
-    #: The referent, if the reference was made during capture.
+    #: The referent, if the reference was created during capture.
     referent: VariableTracker | None = None
 
 
@@ -127,7 +127,7 @@ class ContextTokenVariable(VariableTracker):
 
 @dataclass(eq=False)
 class ExceptionVariable(ObjectVariable):
-    """An exception that was made during capture."""
+    """An exception that was created during capture."""
 
     #: None if only the class of the exception is known.
     args: TupleVariable | None = None

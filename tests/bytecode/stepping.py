@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from minidynamo.bytecode.analysis import first_index, reason_against_cut
-from minidynamo.bytecode.breaks import make_break, make_continue, make_loop
+from minidynamo.bytecode.breaks import make_break, make_loop, make_resume
 from minidynamo.bytecode.layout import FramePoint, frame_point
 from tests.bytecode import corpus
 
@@ -68,7 +68,7 @@ class Stepper:
                 return boxed
             if k == count:
                 if point not in self.continues:
-                    self.continues[point] = make_continue(point, self.fn.__globals__)
+                    self.continues[point] = make_resume(point, self.fn.__globals__)
                 step, result = self.continues[point](boxed)
                 assert step is None
                 return result

@@ -7,7 +7,7 @@ import weakref
 
 import pytest
 
-from minidynamo.bytecode.breaks import make_break, make_continue, make_loop, make_suspended
+from minidynamo.bytecode.breaks import make_break, make_loop, make_resume, make_suspended
 from minidynamo.bytecode.instructions import decode
 from minidynamo.bytecode.layout import NULL, VALUE, frame_point
 from tests.bytecode import corpus
@@ -295,11 +295,11 @@ def test_profilers_and_debuggers_can_look_at_the_frames():
 
 def test_functions_are_boxed_and_know_their_globals():
     point = frame_point(sums.__code__, index_of(sums, "GET_ITER"), [VALUE], ["total"], [])
-    for made in (make_break(point, sums.__globals__, lambda way: way), make_continue(point, sums.__globals__)):
+    for made in (make_break(point, sums.__globals__, lambda way: way), make_resume(point, sums.__globals__)):
         assert made._boxed_call is True
         assert made.__globals__ is sums.__globals__
         assert made.__code__.co_argcount == 1
-    assert make_continue(point, {})([[1, 2], 4]) == (None, 7)
+    assert make_resume(point, {})([[1, 2], 4]) == (None, 7)
 
 
 def test_each_way_on_is_asked_for_once():

@@ -9,6 +9,7 @@ from minidynamo.tracer.attributes import built_in, calls, classes, functions, ob
 from minidynamo.tracer.attributes.binding import (
     MISSING,
     bind,
+    class_has,
     class_of,
     class_source,
     guard_class_attribute,
@@ -24,6 +25,7 @@ __all__ = [
     "bind",
     "built_in",
     "calls",
+    "class_has",
     "class_of",
     "class_source",
     "classes",

@@ -51,12 +51,18 @@ def is_user_code(tx: Tracer) -> bool:
     return not is_trusted_module(tx.frames[-1].namespace.get("__name__"))
 
 
-def lookup_on_class(cls: type, name: str, passed: Collection[type] = ()) -> tuple[Any, type | None]:
-    """Returns an attribute and the class or base that defines it, or MISSING; skips classes in `passed`."""
+def lookup_on_class(cls: type, name: str, skipped: Collection[type] = ()) -> tuple[Any, type | None]:
+    """Returns an attribute and the class or base that defines it, or MISSING and None; ignores classes in `skipped`."""
     for owner in cls.__mro__:
-        if name in owner.__dict__ and owner not in passed:
+        if name in owner.__dict__ and owner not in skipped:
             return owner.__dict__[name], owner
     return MISSING, None
+
+
+def class_has(cls: type, name: str) -> bool:
+    """Returns whether instances of `cls` have the special method: `hasattr(cls, name)` would also ask the metaclass."""
+    found, owner = lookup_on_class(cls, name)
+    return owner is not None and found is not None
 
 
 def is_data_descriptor(found: Any) -> bool:
@@ -78,18 +84,18 @@ def guard_class_attribute(tx: Tracer, cls: type, owner: type, name: str, value: 
     descriptor class."""
     if not is_trusted_class(type(value)):
         tx.wrap(type(value), Constant(type(value), type(value).__name__))
-    passed = cls.__mro__[: cls.__mro__.index(owner) + 1]
-    if not all(is_trusted_class(base) for base in passed):
+    searched = cls.__mro__[: cls.__mro__.index(owner) + 1]
+    if not all(is_trusted_class(base) for base in searched):
         tx.guard(Constant(cls, cls.__name__), GuardKind.CLASS_ATTR, (name, value))
     elif name == "forward" and issubclass(cls, torch.nn.Module):
         tx.guard(Attr(Constant(cls, cls.__name__), name), GuardKind.IDENTITY, value)
 
 
 def guard_found_on_class(tx: Tracer, cls: type, owner: type, name: str, found: object) -> None:
-    """Guards that an attribute is still found in the same place.
+    """Guards that a lookup still finds this attribute on the class `owner`.
 
-    The names in all classes have guards already. Constants and containers are guarded at each read; here a guard on the
-    type checks only that no descriptor replaces the constant or container."""
+    The names in all classes have guards already. The value of a constant or container is guarded at each read; here a
+    guard on the type is enough, so that no descriptor replaces it."""
     if not is_constant_value(found) and type(found) not in _CONTAINERS:
         guard_class_attribute(tx, cls, owner, name, found)
     elif not is_trusted_class(owner):
@@ -190,7 +196,8 @@ def bind(
 def read_built_in_descriptor(
     tx: Tracer, found: Any, receiver: VariableTracker, cls: type, name: str
 ) -> VariableTracker | None:
-    """Reads a field of a namedtuple or of torch.return_types: a position in the tuple."""
+    """Returns a field of a namedtuple or of torch.return_types, which is an item of the tuple; breaks the graph for any
+    other descriptor."""
     if cls is type(VERSION_INFO) and name in cls.__match_args__ and isinstance(receiver, TupleVariable):
         return receiver.items[cls.__match_args__.index(name)]
     if isinstance(receiver, TupleVariable) and issubclass(cls, tuple):

@@ -40,7 +40,7 @@ from minidynamo.tracer.lazy import partial_reads
 from minidynamo.tracer.lazy.lazy_lists import LazyList
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import NotConstant, from_constant, keyword_key
-from minidynamo.tracer.records.fix_hints import HINTS_BY_CLASS
+from minidynamo.tracer.records.fix_hints import HINTS_BY_CLASS, OPAQUE
 from minidynamo.tracer.records.side_effects import DELETED
 from minidynamo.tracer.trace_rules import is_trusted_class
 from minidynamo.variables.base import ConstantVariable, VariableTracker
@@ -84,8 +84,8 @@ def _value_attribute(tx: Tracer, obj: ConstantVariable, name: str) -> VariableTr
         return part
     cls = obj.python_type
     raw, owner = lookup_on_class(cls, name)
-    comes_first = name != "__dict__" and is_data_descriptor(raw)
-    if cls.__dictoffset__ and not comes_first and (is_user_code(tx) or not is_trusted_class(cls)):
+    precedes_dict = name != "__dict__" and is_data_descriptor(raw)
+    if cls.__dictoffset__ and not precedes_dict and (is_user_code(tx) or not is_trusted_class(cls)):
         found = _member_attribute(tx, obj, name)
         if found is not None:
             return found
@@ -216,6 +216,6 @@ def _opaque(tx: Tracer, obj: OpaqueVariable, name: str) -> VariableTracker | Non
     tx.break_graph(
         "MD206",
         f"`{name}` of {an(obj.python_type.__name__)} is used",
-        why="minidynamo passes objects of this class on but cannot look into them.",
+        why=OPAQUE,
         fix=HINTS_BY_CLASS.get(obj.python_type.__name__, ""),
     )

@@ -59,10 +59,10 @@ def _default_class_lookup(tx: Tracer, obj: ClassVariable, name: str) -> Variable
     meta, meta_owner = lookup_on_class(type(cls), name)
     if meta_owner is not None and is_data_descriptor(meta):
         return _metaclass_attribute(tx, obj, name, meta, meta_owner)
-    written, passed = written_class_attribute(tx, cls, name)
+    written, deleted = written_class_attribute(tx, cls, name)
     if written is not None:
         return written
-    found, owner = lookup_on_class(cls, name, passed)
+    found, owner = lookup_on_class(cls, name, deleted)
     if owner is not None:
         guard_found_on_class(tx, cls, owner, name, found)
         return bind(tx, found, owner, None, cls, name)
@@ -116,17 +116,18 @@ def _may_be_renamed(tx: Tracer, cls: type) -> bool:
 
 
 def written_class_attribute(tx: Tracer, cls: type, name: str) -> tuple[VariableTracker | None, frozenset[type]]:
-    """Returns the program's write that comes first in the MRO, if any, and the classes with a deleted attribute."""
-    passed: set[type] = set()
+    """Returns the value that the program wrote to the first class in the MRO, if any, and the classes before it from
+    which the program deleted the attribute."""
+    deleted: set[type] = set()
     for base in cls.__mro__ if tx.side_effects.writes_classes else ():
         written = tx.side_effects.class_attr(base, name)
         if isinstance(written, VariableTracker):
-            return written, frozenset(passed)
+            return written, frozenset(deleted)
         if written is DELETED:
-            passed.add(base)
+            deleted.add(base)
         elif name in base.__dict__:
             break
-    return None, frozenset(passed)
+    return None, frozenset(deleted)
 
 
 @writes(ClassVariable)
@@ -143,15 +144,15 @@ def _write_class(tx: Tracer, obj: ClassVariable, name: str, value: VariableTrack
         args = [obj, ConstantVariable(name), *([] if value is None else [value])]
         tx.call(tx.wrap(custom, class_source(owner, special)), args)
         return
-    described = lookup_on_class(type(cls), name)[1] is not None or name.startswith("__")
-    plain = not described and is_plain_setter(custom, special) and (value is None or _binds_plainly(value))
+    has_meaning = lookup_on_class(type(cls), name)[1] is not None or name.startswith("__")
+    is_plain = not has_meaning and is_plain_setter(custom, special) and (value is None or _binds_plainly(value))
     of_library = is_trusted_class(cls)
-    by = _counter_increase(tx, cls, name, value) if plain and of_library else None
-    if not plain or (of_library and by is None):
+    increase = _counter_increase(tx, cls, name, value) if is_plain and of_library else None
+    if not is_plain or (of_library and increase is None):
         tx.break_graph("MD206", f"writing `{name}` of the class {cls.__name__} cannot be captured", fix=CHANGE_OUTSIDE)
     written_to = ClassVariable(cls, source=Constant(cls, cls.__name__))
-    if value is not None and by is not None:
-        tx.side_effects.advance_counter(written_to, name, value, by)
+    if value is not None and increase is not None:
+        tx.side_effects.advance_counter(written_to, name, value, increase)
         return
     if value is None:
         written = tx.side_effects.class_attr(cls, name)

@@ -63,7 +63,7 @@ def attributes_of(tx: Tracer, obj: ObjectVariable) -> dict[str, Any] | None:
         return None
     if type(found) is not dict:
         what = f"the attributes of {an(obj.cls.__name__)} are kept in {an(type(found).__name__)}"
-        tx.break_graph("MD206", what, why="Only those in a plain dict are looked at while tracing.")
+        tx.break_graph("MD206", what, why="Only attributes in a plain dict are read while tracing.")
     if obj.source is not None:
         tx.guard(Attr(obj.source, "__dict__"), GuardKind.TYPE, dict)
     return found
@@ -72,7 +72,8 @@ def attributes_of(tx: Tracer, obj: ObjectVariable) -> dict[str, Any] | None:
 def attribute_table(tx: Tracer, obj: ObjectVariable) -> DictVariable | None:
     """Returns the tracked dict with an object's attributes; None if no dict is tracked.
 
-    The program assigned the dict (`self.__dict__ = d`), the object itself is the dict, or another object shares it."""
+    A dict is tracked if the program assigned it (`self.__dict__ = d`), if the object is itself the dict, or if another
+    object shares it."""
     if obj.shares is not None:
         shared = namespace_of(tx, obj.shares) if isinstance(obj.shares, ObjectVariable) else obj.shares
         assert isinstance(shared, DictVariable)
@@ -133,13 +134,13 @@ def attribute_in_module_tables(tx: Tracer, obj: ModuleVariable, name: str) -> Va
             tracked = tx.wrap(registered, table_source)  # a shallow copy of a module shares its tables
         elif isinstance(tracked, VariableTracker):
             tracked = tracked.realize()
-        is_another = table_source is None or (isinstance(tracked, VariableTracker) and tracked.source != table_source)
-        if isinstance(tracked, DictVariable) and (is_another or tx.side_effects.is_changed(tracked)):
+        is_replaced = table_source is None or (isinstance(tracked, VariableTracker) and tracked.source != table_source)
+        if isinstance(tracked, DictVariable) and (is_replaced or tx.side_effects.is_changed(tracked)):
             found = tracked.items.get(key_of(ConstantVariable(name)))
             if found is not None:
                 guard_not_in_instance(tx, obj, name)
                 return found
-        elif isinstance(tracked, VariableTracker) and is_another:
+        elif isinstance(tracked, VariableTracker) and is_replaced:
             tx.break_graph("MD206", f"`{table}` of a module was replaced while it is being traced")
         elif table_source is not None and isinstance(registered, dict):
             if type(registered) not in _PLAIN_TABLES:
@@ -149,8 +150,8 @@ def attribute_in_module_tables(tx: Tracer, obj: ModuleVariable, name: str) -> Va
                 guard_not_in_instance(tx, obj, name)
                 return tx.lazy(registered[name], Item(table_source, name))
             tables_without_name.append(table_source)
-    for lacks in tables_without_name:
-        tx.guard(lacks, GuardKind.MISSING_KEY, name)
+    for source in tables_without_name:
+        tx.guard(source, GuardKind.MISSING_KEY, name)
     return None
 
 

@@ -75,12 +75,12 @@ def raise_no_attribute(tx: Tracer, obj: VariableTracker, name: str) -> NoReturn:
         find_attribute(tx, obj, "__name__")  # the message contains it
         raise_like(tx, lambda: getattr(obj.value, name), obj)
     if isinstance(obj, ClassVariable):
-        whose = f"type object {name_in_errors(obj.value)!r}"
+        subject = f"type object {name_in_errors(obj.value)!r}"
     elif isinstance(obj, SuperVariable):
-        whose = "'super' object"
+        subject = "'super' object"
     else:
-        whose = f"{_class_name_in_error(obj.python_type, name)!r} object"
-    message = f"{whose} has no attribute {name!r}"
+        subject = f"{_class_name_in_error(obj.python_type, name)!r} object"
+    message = f"{subject} has no attribute {name!r}"
     tx.raises(AttributeError(message), exact=True, name=ConstantVariable(name), obj=obj)
 
 
@@ -89,8 +89,8 @@ def raise_like(tx: Tracer, act: Callable[[], object], obj: VariableTracker) -> N
     try:
         act()
     except AttributeError as error:
-        whose = ConstantVariable(None) if error.name is None else obj
-        tx.raises(AttributeError(str(error)), exact=True, name=ConstantVariable(error.name), obj=whose)
+        owner = ConstantVariable(None) if error.name is None else obj
+        tx.raises(AttributeError(str(error)), exact=True, name=ConstantVariable(error.name), obj=owner)
     tx.raises(without_message(AttributeError))
 
 

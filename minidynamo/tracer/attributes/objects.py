@@ -99,10 +99,10 @@ def _with_getattribute(
     guard_class_attribute(tx, obj.cls, owner, "__getattribute__", custom)
     function = tx.wrap(custom, class_source(owner, "__getattribute__"))
 
-    def ask() -> VariableTracker:
+    def find() -> VariableTracker:
         return tx.call(function, [obj, ConstantVariable(name)], lazy=True)
 
-    return ask() if lookup_on_class(obj.cls, "__getattr__")[1] is None else _or_fallback(tx, obj, name, ask)
+    return find() if lookup_on_class(obj.cls, "__getattr__")[1] is None else _or_fallback(tx, obj, name, find)
 
 
 def default_lookup(tx: Tracer, obj: ObjectVariable, name: str) -> VariableTracker | None:
@@ -110,8 +110,8 @@ def default_lookup(tx: Tracer, obj: ObjectVariable, name: str) -> VariableTracke
     cls = obj.cls
     if name == "__dict__" and issubclass(cls, threading.local):  # has a dict per thread, and no descriptor for it
         return namespace_of(tx, obj)
-    written, passed = written_class_attribute(tx, cls, name)
-    found, owner = lookup_on_class(cls, name, passed)
+    written, deleted = written_class_attribute(tx, cls, name)
+    found, owner = lookup_on_class(cls, name, deleted)
     if found is TYPE_OF:
         return class_of(tx, obj)
     if written is None and owner is not None and is_data_descriptor(found):
@@ -140,8 +140,8 @@ def _read_descriptor(tx: Tracer, obj: ObjectVariable, name: str, found: Any, own
     if name == "__dict__" and not isinstance(type(found).__get__, types.FunctionType):
         return namespace_of(tx, obj)
     if obj.storage is not None and issubclass(obj.storage.python_type, owner):
-        found_below = find_attribute(tx, obj.storage, name)  # the attribute that the built-in class defines
-        return exact_copy(obj.storage) if found_below is obj.storage else found_below
+        inherited = find_attribute(tx, obj.storage, name)  # the attribute that the built-in class defines
+        return exact_copy(obj.storage) if inherited is obj.storage else inherited
     if isinstance(found, FIELD) and obj.storage is not None:  # of a namedtuple with more than its items
         return read_built_in_descriptor(tx, found, obj.storage, obj.cls, name)
     if isinstance(found, types.MemberDescriptorType):
@@ -201,14 +201,14 @@ def _write_through_descriptor(
     tx: Tracer, obj: ObjectVariable, name: str, value: VariableTracker | None, found: Any, owner: type
 ) -> None:
     """Calls the function with which a data descriptor of the class sets or deletes (None) an attribute."""
-    method, field, what = ("__delete__", "fdel", "deleter") if value is None else ("__set__", "fset", "setter")
+    method, field, role = ("__delete__", "fdel", "deleter") if value is None else ("__set__", "fset", "setter")
     args = [obj] if value is None else [obj, value]
     if isinstance(lookup_on_class(type(found), method)[0], types.FunctionType):
         tx.call_method(tx.wrap(found, class_source(owner, name)), method, args)
         return
     function = getattr(found, field, None)
     if isinstance(found, property) and function is None:
-        text = f"property {name!r} of {obj.cls.__qualname__!r} object has no {what}"
+        text = f"property {name!r} of {obj.cls.__qualname__!r} object has no {role}"
         tx.raises(AttributeError(text), exact=True)
     if function is None:
         fix = "Fill the present dict: vars(obj).update(...)" if name == "__dict__" else ""
@@ -241,7 +241,7 @@ def _delete_own(tx: Tracer, obj: ObjectVariable, name: str, *, is_slot: bool) ->
 
 
 def _empty(cls: type, *slots: str) -> object:
-    """Returns an object for which Python raises the same AttributeErrors as for an instance of `cls`."""
-    own = {"__setattr__": None} if isinstance(cls.__setattr__, types.FunctionType) else {}
+    """Returns an object without attributes for which Python raises the AttributeErrors of an instance of `cls`."""
+    attributes = {"__setattr__": None} if isinstance(cls.__setattr__, types.FunctionType) else {}
     names = (*slots, "__dict__") if cls.__dictoffset__ else slots
-    return type(cls.__name__, (), {"__slots__": names, **own})()
+    return type(cls.__name__, (), {"__slots__": names, **attributes})()

@@ -48,8 +48,7 @@ def _python_module(tx: Tracer, obj: PythonModuleVariable, name: str) -> Variable
         return _globals_of(tx, obj)
     trusted = is_trusted_module(namespace.get("__name__"))
     base = obj.source or Constant(obj.value, name_of(obj.value))
-    own = None if trusted or cls is types.ModuleType else cls
-    if own is not None and _precedes_globals(own, name):
+    if not trusted and cls is not types.ModuleType and _precedes_globals(cls, name):
         return built_in(tx, obj, name)
     if name in namespace and written is not DELETED:
         value = namespace[name]
@@ -101,8 +100,8 @@ def _precedes_globals(cls: type, name: str) -> bool:
 
 def _guard_replaceable(tx: Tracer, module: PythonModuleVariable, name: str, value: object) -> None:
     """Guards a library's function that programs may replace: called by the program, or in torch.nn.functional."""
-    own = is_user_code(tx) or module.value is torch.nn.functional
-    if own and isinstance(value, types.FunctionType | types.BuiltinFunctionType):
+    may_be_replaced = is_user_code(tx) or module.value is torch.nn.functional
+    if may_be_replaced and isinstance(value, types.FunctionType | types.BuiltinFunctionType):
         tx.guard(Attr(Constant(module.value, module.value.__name__), name), GuardKind.IDENTITY, value)
 
 

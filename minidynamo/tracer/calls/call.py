@@ -28,7 +28,7 @@ from minidynamo.tracer.lazy.lazy_value import exact_copy, realize_all, unpack_la
 from minidynamo.tracer.numbers import arithmetic, functions
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import CONSTANT_TYPES, NotConstant, as_constant, from_result, plain_operand
-from minidynamo.tracer.records.fix_hints import HINTS_BY_CLASS
+from minidynamo.tracer.records.fix_hints import HINTS_BY_CLASS, OPAQUE
 from minidynamo.tracer.records.operator_table import BINARY
 from minidynamo.tracer.trace_rules import Action, Rule, rule_for
 from minidynamo.variables.base import ConstantVariable, NumberVariable, VariableTracker
@@ -88,11 +88,11 @@ def _call_real(tx: Tracer, function: FunctionVariable | BuiltinVariable, args: A
         args, kwargs = _realize_read_arguments(tx, handler, args, kwargs, before=rule.takes_itself)
     if isinstance(value, _METHOD_DESCRIPTORS) and args:
         args = [args[0].realize(), *args[1:]]
-        cls, given = value.__objclass__, args[0].python_type
-        if not issubclass(given, cls):
-            tx.raises(TypeError(f"`{value.__name__}` of {cls.__name__} is called with {an(given.__name__)}"))
-        if cls is dict and issubclass(given, collections.OrderedDict) and value.__name__ in _DICT_MUTATORS:
-            why = "The order that an OrderedDict keeps does not follow."
+        cls, receiver_class = value.__objclass__, args[0].python_type
+        if not issubclass(receiver_class, cls):
+            tx.raises(TypeError(f"`{value.__name__}` of {cls.__name__} is called with {an(receiver_class.__name__)}"))
+        if cls is dict and issubclass(receiver_class, collections.OrderedDict) and value.__name__ in _DICT_MUTATORS:
+            why = "The method does not update the order that an OrderedDict keeps."
             tx.break_graph("MD206", f"`dict.{value.__name__}` changes an OrderedDict", why=why)
         if _works_on_storage(args[0], cls):
             return call_built_in(tx, args[0], value.__name__, args[1:], kwargs, cls)
@@ -160,8 +160,8 @@ def _call_unknown(tx: Tracer, value: Any, args: Args, kwargs: Kwargs, rule: Rule
     if name.startswith("pybind11_"):  # pybind11 binds a function as part of a record class
         name = name.rpartition(".")[2]
     args, kwargs = realize_all(args, kwargs)
-    in_python = isinstance(value, types.FunctionType)  # whether it reads values is not known
-    needs_value = not in_python and any(involves_tensor(arg) for arg in (*args, *kwargs.values()))
+    is_in_c = not isinstance(value, types.FunctionType)  # a Python function may leave the values of tensors unread
+    needs_value = is_in_c and any(involves_tensor(arg) for arg in (*args, *kwargs.values()))
     tx.break_graph(
         rule.code,
         f"{name}() cannot be captured",
@@ -186,31 +186,30 @@ def call_handler(tx: Tracer, handler: Callable[..., VariableTracker], args: Args
 def _realize_read_arguments(
     tx: Tracer, handler: Callable[..., Any] | None, args: Args, kwargs: Kwargs, *, before: int = 0
 ) -> tuple[Args, Kwargs]:
-    """Realizes the arguments that a handler reads; moved arguments stay lazy. `before` arguments precede them."""
+    """Realizes the arguments that a handler reads; moved arguments stay lazy. `before` counts the arguments that the
+    handler takes before `args`."""
     if handler not in registry.LAZY_PARAMETERS:
         return realize_all(args, kwargs)
     positions, names, first = _lazy_parameters(handler)
-    taken = [
+    realized = [
         arg if position in positions or position >= first else arg.realize()
         for position, arg in enumerate(args, before)
     ]
-    return taken, {name: value if names(name) else value.realize() for name, value in kwargs.items()}
+    return realized, {name: value if names(name) else value.realize() for name, value in kwargs.items()}
 
 
 @functools.cache
 def _lazy_parameters(handler: Callable[..., Any]) -> tuple[frozenset[int], Callable[[str], bool], float]:
-    """Returns which arguments a handler only moves: positions after `tx`, a test for keywords, and the start of
-    `*args`.
-
-    The last is the position from which all positional arguments are only moved, or infinity."""
+    """Returns the arguments that a handler only moves: positions after `tx`, a test for keywords, and the position from
+    which it moves all positional arguments (infinity if there is none)."""
     moved = registry.LAZY_PARAMETERS[handler]
     parameters = list(inspect.signature(handler).parameters.values())[1:]
     kinds = inspect.Parameter
-    own = {p.name for p in parameters if p.kind in (kinds.POSITIONAL_OR_KEYWORD, kinds.KEYWORD_ONLY)}
-    others = any(p.kind is kinds.VAR_KEYWORD and p.name in moved for p in parameters)
-    rest = (k for k, p in enumerate(parameters) if p.kind is kinds.VAR_POSITIONAL and p.name in moved)
+    named = {p.name for p in parameters if p.kind in (kinds.POSITIONAL_OR_KEYWORD, kinds.KEYWORD_ONLY)}
+    moves_kwargs = any(p.kind is kinds.VAR_KEYWORD and p.name in moved for p in parameters)
+    starred = (k for k, p in enumerate(parameters) if p.kind is kinds.VAR_POSITIONAL and p.name in moved)
     positions = frozenset(k for k, p in enumerate(parameters) if p.name in moved)
-    return positions, lambda name: name in moved if name in own else others, next(rest, float("inf"))
+    return positions, lambda name: name in moved if name in named else moves_kwargs, next(starred, float("inf"))
 
 
 @functools.cache
@@ -242,10 +241,10 @@ def _fold(tx: Tracer, value: Callable[..., Any], args: Args, kwargs: Kwargs) -> 
     return result
 
 
-def _inline_polyfill(tx: Tracer, twin: object, args: Args, kwargs: Kwargs) -> VariableTracker:
+def _inline_polyfill(tx: Tracer, polyfill: object, args: Args, kwargs: Kwargs) -> VariableTracker:
     """Traces the polyfill of a function or class."""
-    assert isinstance(twin, types.FunctionType)
-    return inline_function(tx, FunctionVariable(twin, source=trusted_source(twin)), args, kwargs)
+    assert isinstance(polyfill, types.FunctionType)
+    return inline_function(tx, FunctionVariable(polyfill, source=trusted_source(polyfill)), args, kwargs)
 
 
 # Methods of built-in classes
@@ -266,13 +265,12 @@ def call_built_in(
     if isinstance(receiver, OpaqueVariable) and (found := lookup_on_class(cls, name))[1] is not object:
         if id(found[0]) in registry.OPAQUE_METHODS:
             return call_handler(tx, registry.FUNCTIONS[id(found[0])], [receiver, *args], kwargs)
-        why = "minidynamo passes objects of this class on but cannot look into them."
-        tx.break_graph("MD206", f"{cls.__name__}.{name} is used", why=why, fix=HINTS_BY_CLASS.get(cls.__name__, ""))
+        tx.break_graph("MD206", f"{cls.__name__}.{name} is used", why=OPAQUE, fix=HINTS_BY_CLASS.get(cls.__name__, ""))
     storage = receiver.storage if isinstance(receiver, ObjectVariable) else None
     if storage is not None and lookup_on_class(cls, name)[1] is not object:
         base = cls if issubclass(storage.python_type, cls) else storage.python_type
         return _call_on_storage(tx, receiver, storage, name, args, kwargs, base)
-    given = receiver
+    unspecialized = receiver
     if isinstance(receiver, NumberVariable) and not kwargs:
         number = functions.call_method(tx, receiver, name, args)
         if number is not None:
@@ -290,7 +288,7 @@ def call_built_in(
     if isinstance(receiver, TensorVariable):
         return call_tensor_method(tx, receiver, name, args, kwargs)
     if isinstance(receiver, ConstantVariable):
-        return _fold(tx, getattr(cls, name), [given, *args], kwargs)
+        return _fold(tx, getattr(cls, name), [unspecialized, *args], kwargs)
     tx.break_graph("MD207", f"{cls.__name__}.{name} cannot be captured")
 
 
@@ -397,16 +395,16 @@ def _call_class(tx: Tracer, cls: ClassVariable, args: Args, kwargs: Kwargs) -> V
     return _fold(tx, cls.value, args, kwargs)
 
 
-def _call_class_polyfill(tx: Tracer, cls: type, twin: object, args: Args, kwargs: Kwargs) -> VariableTracker:
-    """Calls the polyfill of a class; an iterator keeps the class that the program asked for."""
-    taken = EAGER_ITERABLES.get(cls, 0)
-    args = [_all_items(tx, arg) if i < taken else arg for i, arg in enumerate(args)]
-    if taken and "iterable" in kwargs:
+def _call_class_polyfill(tx: Tracer, cls: type, polyfill: object, args: Args, kwargs: Kwargs) -> VariableTracker:
+    """Calls the polyfill of a class; the result is tracked as an instance of that class if it is an iterator."""
+    read_count = EAGER_ITERABLES.get(cls, 0)
+    args = [_all_items(tx, arg) if i < read_count else arg for i, arg in enumerate(args)]
+    if read_count and "iterable" in kwargs:
         kwargs = {**kwargs, "iterable": _all_items(tx, kwargs["iterable"])}
-    instance = _inline_polyfill(tx, twin, args, kwargs).realize()
+    instance = _inline_polyfill(tx, polyfill, args, kwargs).realize()
     if instance.python_type is cls or not issubclass(cls, Iterator):
         return instance
-    return LibraryIterator(cls, instance, cls, tuple(args), kwargs, items_taken=0 if taken else None)
+    return LibraryIterator(cls, instance, cls, tuple(args), kwargs, items_taken=0 if read_count else None)
 
 
 def _all_items(tx: Tracer, iterable: VariableTracker) -> VariableTracker:

@@ -17,7 +17,7 @@ from minidynamo.compat import is_made_at_run_time
 from minidynamo.errors import Diagnostic, SkipFrame, an
 from minidynamo.guards.source import Attr
 from minidynamo.tracer.attributes import bind, class_source, guard_class_attribute, lookup_on_class
-from minidynamo.tracer.frames.exceptions import can_make
+from minidynamo.tracer.frames.exceptions import HAS_OWN_FIELDS, can_make
 from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.lazy.lazy_value import realize_all, unpack_lazy
 from minidynamo.tracer.numbers.arithmetic import specialized
@@ -53,7 +53,7 @@ def construct(
         return tx.call(tx.wrap(meta, class_source(owner, "__call__")), args, kwargs)
     if meta is not type.__call__ and not issubclass(cls.value, enum.Enum):
         why = "Its metaclass decides what a call means."
-        tx.break_graph("MD211", f"{an(cls.value.__name__)} is made", why=why)
+        tx.break_graph("MD211", f"{an(cls.value.__name__)} is created", why=why)
     return _make_instance(tx, cls, args, kwargs)
 
 
@@ -71,7 +71,7 @@ def _make_instance(
     if issubclass(value, enum.Enum):
         return _enum_member(tx, cls, *realize_all(args, kwargs))
     if reason is not None:
-        tx.break_graph("MD211", f"{an(value.__name__)} is made", why=reason, fix=MAKE_OUTSIDE)
+        tx.break_graph("MD211", f"{an(value.__name__)} is created", why=reason, fix=MAKE_OUTSIDE)
     if lookup_on_class(value, "__del__")[1] is not None:
         _skip_for_finalizer(tx, value)
     new, owner = lookup_on_class(value, "__new__")
@@ -102,7 +102,7 @@ def _reason_against_construction(cls: type) -> str | None:
             return reason
     if issubclass(cls, BaseException):
         if not can_make(cls):
-            return "Exceptions that keep more than their arguments are made by Python itself."
+            return HAS_OWN_FIELDS
     elif not is_made_at_run_time(cls) and cls not in (types.SimpleNamespace, object):
         return "It is not written in Python, and minidynamo does not know it."
     return None
@@ -132,7 +132,7 @@ def _enum_member(
         tx.break_graph("MD208", f"{name}() is called with a value that is only known when the program runs")
     is_usual = len(args) + len(kwargs) == 1 and {*kwargs} <= {"value"}
     if has_own_missing(members) and not (is_usual and is_value_of(members, *values, *named.values())):
-        tx.break_graph("MD211", f"{an(name)} is made", why="Its own `_missing_` maps values to members.")
+        tx.break_graph("MD211", f"{an(name)} is created", why="Its own `_missing_` maps values to members.")
     try:
         return from_constant(members(*values, **named))
     except ValueError as error:
@@ -154,10 +154,11 @@ def is_value_of(cls: type[enum.Enum], value: Any) -> bool:
 def checked_class(
     tx: Tracer, new: Callable[..., object], cls: VariableTracker, count: int = 0, keywords: Iterable[str] = ()
 ) -> type:
-    """Returns the class that `new`, the `__new__` of a built-in class, is asked to instantiate.
+    """Returns the class `cls` for a call of `new`, the `__new__` of a built-in class; raises Python's error if `new`
+    refuses the class.
 
-    Python itself raises the errors: an instance is made, with `count` arguments and `keywords` if `new` only counts
-    them."""
+    The check constructs a real instance. `count` and `keywords` describe further arguments, for a `new` that checks
+    their number."""
     if not isinstance(cls, ClassVariable):
         tx.raises(TypeError("__new__(X): X is not a type object"))
     value = cls.value

@@ -26,11 +26,11 @@ from minidynamo.variables.objects import ClassVariable, PythonModuleVariable
 
 
 def _is_same(left: VariableTracker, right: VariableTracker) -> bool:
-    """Returns whether `left is right` for certain; two symbolic numbers may be the same object or not."""
-    valued = (ConstantVariable, ClassVariable, BuiltinVariable, FunctionVariable, PythonModuleVariable)
+    """Returns whether both are certainly the same object; two symbolic numbers may or may not be the same object."""
+    with_value = (ConstantVariable, ClassVariable, BuiltinVariable, FunctionVariable, PythonModuleVariable)
     if isinstance(left, NumberVariable) or isinstance(right, NumberVariable):
         return left is right
-    if isinstance(left, valued) and isinstance(right, valued):
+    if isinstance(left, with_value) and isinstance(right, with_value):
         return left.python_type is right.python_type and left.value is right.value
     if isinstance(left, TupleVariable) and isinstance(right, TupleVariable) and left.real is not None:
         return left.real is right.real
@@ -41,14 +41,15 @@ def _are_empty_tuples(*tuples: VariableTracker) -> bool:
     """Returns whether both are the empty tuple, which is unique. External tuples were compared by identity."""
     plain = [variable for variable in tuples if isinstance(variable, TupleVariable) and variable.cls is tuple]
     new = [variable for variable in plain if variable.source is None]
+    # New tuples come first: if they have items, the lengths of external tuples are not read.
     return len(plain) == len(tuples) and bool(new) and not any(variable.items for variable in [*new, *plain])
 
 
 def is_identical(tx: Tracer, left: VariableTracker, right: VariableTracker) -> bool:
     """Returns `left is right`, with guards: two external objects of a class may be identical in the next call."""
-    moved = same_lazy_object(tx, left, right)
-    if moved is not None:
-        return moved
+    same = same_lazy_object(tx, left, right)
+    if same is not None:
+        return same
     left, right = left.realize(), right.realize()
     if left is not right and any(map(is_choice, (left, right))) and left.python_type is right.python_type:
         what = "`is` compares a tensor that `min` or `max` returns"
@@ -71,8 +72,8 @@ def is_identical(tx: Tracer, left: VariableTracker, right: VariableTracker) -> b
 
 def _are_varying_slices(*operands: VariableTracker) -> bool:
     """Returns whether both are external slices and one is tracked by its bounds: a slice may have two trackers."""
-    are_outside = all(each.python_type is slice and each.source is not None for each in operands)
-    return are_outside and any(isinstance(each, SliceVariable) for each in operands)
+    are_external = all(each.python_type is slice and each.source is not None for each in operands)
+    return are_external and any(isinstance(each, SliceVariable) for each in operands)
 
 
 def _may_be_distinct(left: VariableTracker, right: VariableTracker) -> bool:
@@ -94,13 +95,13 @@ def _is_same_plain_value(tx: Tracer, left: VariableTracker, right: VariableTrack
     same = _is_same(left, right)
     if any(is_new_each_read(each.source) for each in operands):
         return same
-    outside, other = operands if left.source is not None else (right, left)
-    if outside.source is not None:
+    external, other = operands if left.source is not None else (right, left)
+    if external.source is not None:
         other_source = other.source or Constant(as_constant(other), "constant")
         kind, expected = (
             (GuardKind.SAME_OBJECT, other_source) if same else (GuardKind.DISTINCT_OBJECTS, (other_source,))
         )
-        tx.guard(outside.source, kind, expected)
+        tx.guard(external.source, kind, expected)
     return same
 
 

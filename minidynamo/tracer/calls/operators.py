@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Constant
-from minidynamo.tracer.attributes import MISSING, lookup_on_class
+from minidynamo.tracer.attributes import class_has, lookup_on_class
 from minidynamo.tracer.calls.identity import is_identical
 from minidynamo.tracer.frames.exceptions import same_message, tracked, without_message
 from minidynamo.tracer.frames.interpreter import Tracer
@@ -102,25 +102,16 @@ def folded(
         return None
 
 
-def _is_scalar(variable: VariableTracker) -> bool:
-    return isinstance(variable, ConstantVariable)
-
-
-def has_method(variable: VariableTracker, name: str) -> bool:
-    """Returns whether the class of `variable` has a special method other than None."""
-    return lookup_on_class(variable.python_type, name)[0] not in (MISSING, None)
-
-
 def _is_text_formatting(cls: type, name: str) -> bool:
     """Returns whether the operator is `%` of a text, which formats any object, tensors included."""
     return name == "__mod__" and issubclass(cls, str | bytes | bytearray)
 
 
-def _attempt(tx: Tracer, left: VariableTracker, name: str, right: VariableTracker) -> VariableTracker | None:
+def _try_method(tx: Tracer, left: VariableTracker, name: str, right: VariableTracker) -> VariableTracker | None:
     """Returns `left.name(right)`; None if the method is missing or returns NotImplemented."""
     if lookup_on_class(left.python_type, name)[0] is None:  # the class sets it to None, and Python calls the None
         tx.raises(TypeError("'NoneType' object is not callable"), exact=True)
-    if not has_method(left, name):
+    if not class_has(left.python_type, name):
         return None
     result: VariableTracker | None
     is_folded = isinstance(left, ConstantVariable) and not _is_text_formatting(left.python_type, name)
@@ -136,15 +127,16 @@ def _binary(function: Callable[..., Any], name: str, reflected: str) -> None:
     @registry.function(function)
     def binary(tx: Tracer, left: VariableTracker, right: VariableTracker, /) -> VariableTracker:
         if isinstance(left, TensorVariable) or isinstance(right, TensorVariable):
-            answer = _try_object(tx, left, name, right) or _try_reflected_object(tx, left, reflected, right)
-            return answer or tx.emit(function, [left, right])
+            result = _try_object(tx, left, name, right) or _try_reflected_object(tx, left, reflected, right)
+            return result or tx.emit(function, [left, right])
         if function in (operator.eq, operator.ne) and _have_different_kinds(left, right):
             return ConstantVariable(function is operator.ne)
         computed = arithmetic.binary(tx, function, left, right) or formatting.text_binary(tx, function, left, right)
         computed = computed or numpy_numbers.numpy_binary(tx, function, left, right)
         if computed is not None:
             return computed
-        if _is_scalar(left) and _is_scalar(right) and not _is_text_formatting(left.python_type, name):
+        are_constants = isinstance(left, ConstantVariable) and isinstance(right, ConstantVariable)
+        if are_constants and not _is_text_formatting(left.python_type, name):
             result = fold(tx, function, left, right)
             if result is not None:
                 return result
@@ -187,14 +179,14 @@ def _try_as_numbers(
         is_first = second is not first and issubclass(second, first)
         is_first = is_first and (compares or _overrides(second, first, reflected))
         order.insert(0 if is_first else len(order), (right, reflected, left))
-    joined = _SEQUENCE_OPERATORS.get(function, ())
+    sequences = _SEQUENCE_OPERATORS.get(function, ())
     for receiver, method, other in order:
-        if issubclass(other.python_type, joined) and lookup_on_class(receiver.python_type, method)[1] in _NUMBERS:
+        if issubclass(other.python_type, sequences) and lookup_on_class(receiver.python_type, method)[1] in _NUMBERS:
             continue  # numbers reject sequences, whose items stay lazy
-        result = _attempt(tx, receiver, method, other)
+        result = _try_method(tx, receiver, method, other)
         if result is not None:
             return result
-        if receiver is left and lookup_on_class(first, method)[1] in joined:
+        if receiver is left and lookup_on_class(first, method)[1] in sequences:
             tx.raises(without_message(TypeError))
     return None
 
@@ -206,7 +198,7 @@ def _try_as_sequences(
     name, reflected = BINARY[function]
     for receiver, method, other in ((left, name, right), (right, reflected, left)):
         if issubclass(receiver.python_type, _SEQUENCE_OPERATORS.get(function, ())):
-            return _attempt(tx, receiver, method, other)
+            return _try_method(tx, receiver, method, other)
         if function is operator.add:
             break
     return None
@@ -221,9 +213,9 @@ _SEQUENCE_OPERATORS: dict[Callable[..., Any], tuple[type, ...]] = dict.fromkeys(
 
 def _uses_number_protocol(cls: type, function: Callable[..., Any]) -> bool:
     """Returns whether Python tries a class's number methods first: not for sequences with inherited methods."""
-    joined = _SEQUENCE_OPERATORS.get(function, ())
+    sequences = _SEQUENCE_OPERATORS.get(function, ())
     owners = (lookup_on_class(cls, name)[1] for name in BINARY[function])
-    return not issubclass(cls, joined) or any(owner not in (None, *joined) for owner in owners)
+    return not issubclass(cls, sequences) or any(owner not in (None, *sequences) for owner in owners)
 
 
 def _try_object(tx: Tracer, obj: VariableTracker, name: str, tensor: VariableTracker) -> VariableTracker | None:
@@ -233,7 +225,7 @@ def _try_object(tx: Tracer, obj: VariableTracker, name: str, tensor: VariableTra
         return None
     is_plain = isinstance(obj, ObjectVariable) and obj.storage is None
     is_own = isinstance(lookup_on_class(cls, name)[0], types.FunctionType)  # in a subclass of list or int, say
-    return _attempt(tx, obj, name, tensor) if is_plain or is_own or _is_text_formatting(cls, name) else None
+    return _try_method(tx, obj, name, tensor) if is_plain or is_own or _is_text_formatting(cls, name) else None
 
 
 def _try_reflected_object(
@@ -257,8 +249,8 @@ def _in_place(function: Callable[..., Any], name: str, fallback: Callable[..., A
             return _try_reflected_object(tx, left, reflected, right) or tx.emit(function, [left, right])
         is_user_defined = isinstance(lookup_on_class(left.python_type, name)[0], types.FunctionType)
         result = None if is_user_defined else _try_before_inplace(tx, left, right, fallback)
-        if result is None and not _is_scalar(left):
-            result = _attempt(tx, left, name, right)
+        if result is None and not isinstance(left, ConstantVariable):
+            result = _try_method(tx, left, name, right)
         return tx.call(fallback, [left, right]) if result is None else result
 
 
@@ -266,9 +258,9 @@ def _try_before_inplace(
     tx: Tracer, left: VariableTracker, right: VariableTracker, function: Callable[..., Any]
 ) -> VariableTracker | None:
     """Tries a user's number methods before `+=` or `*=` changes a list: Python tries them before an inherited `+=`."""
-    plain = (list, collections.deque)
-    is_joined = left.python_type in plain if function is operator.add else issubclass(left.python_type, plain)
-    return _try_as_numbers(tx, function, left, right) if is_joined and function in _SEQUENCE_OPERATORS else None
+    mutable = (list, collections.deque)
+    changes = left.python_type in mutable if function is operator.add else issubclass(left.python_type, mutable)
+    return _try_as_numbers(tx, function, left, right) if changes and function in _SEQUENCE_OPERATORS else None
 
 
 def _unary(function: Callable[..., Any], name: str) -> None:
@@ -281,7 +273,7 @@ def _unary(function: Callable[..., Any], name: str) -> None:
         result = numpy_numbers.unary(tx, function, operand) or fold(tx, function, operand)
         if result is not None:
             return result
-        if not has_method(operand, name):
+        if not class_has(operand.python_type, name):
             tx.raises(without_message(TypeError))
         return tx.call_method(operand, name)
 
@@ -319,8 +311,8 @@ def _contains(tx: Tracer, container: VariableTracker, item: VariableTracker, /) 
     is_new = container.source is None
     if is_new and _has_no_item_of_kind(tx, container, item):
         return ConstantVariable(False)
-    by_answer = isinstance(item, NumberVariable) or (is_new and arithmetic.is_lazy(item))
-    items = arithmetic.constant_items(container) if by_answer else None
+    guards_answer = isinstance(item, NumberVariable) or (is_new and arithmetic.is_lazy(item))
+    items = arithmetic.constant_items(container) if guards_answer else None
     result = None
     if items is not None:
         result = arithmetic.guarded_membership(tx, item, items)
@@ -331,7 +323,7 @@ def _contains(tx: Tracer, container: VariableTracker, item: VariableTracker, /) 
             result = fold(tx, operator.contains, container, item)
     if result is not None:
         return result
-    if has_method(container, "__contains__"):
+    if class_has(container.python_type, "__contains__"):
         return ConstantVariable(tx.truth(tx.call_method(container, "__contains__", [item])))
     iterator = tx.call(iter, [container])
     while (candidate := next_lazy(tx, iterator)) is not None:  # stops at the first match
@@ -341,7 +333,7 @@ def _contains(tx: Tracer, container: VariableTracker, item: VariableTracker, /) 
 
 
 def _has_no_item_of_kind(tx: Tracer, container: VariableTracker, item: VariableTracker) -> bool:
-    """Returns whether a tuple or list made by the program has no item of the same kind as `item`."""
+    """Returns whether a tuple or list created by the program has no item of the same kind as `item`."""
     if container.python_type not in (tuple, list) or not isinstance(container, SequenceVariable):
         return False
     return all(_have_different_kinds(part.realize(), item) for part in container.items)
@@ -382,7 +374,7 @@ def truth_of(tx: Tracer, obj: VariableTracker) -> bool:
     if isinstance(obj, SequenceVariable) and is_trusted_class(obj.python_type):  # namedtuples may define `__bool__`
         return tx.truth(tx.call_method(obj, "__len__"))
     for name in ("__bool__", "__len__"):
-        if has_method(obj, name):
+        if class_has(obj.python_type, name):
             result = tx.call_method(obj, name)
             if name == "__len__" and result.python_type is int:
                 return tx.truth(result)

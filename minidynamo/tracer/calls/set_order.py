@@ -96,7 +96,7 @@ def record_call(variable: SetVariable, method: str, *operands: VariableTracker) 
             variable.real = None
 
 
-def popped(variable: SetVariable) -> DictKey | None:
+def pop(variable: SetVariable) -> DictKey | None:
     """Removes the item that `pop` returns; None if unknown."""
     keys = list(variable.items)
     if variable.source is None and isinstance(variable.real, set):

@@ -40,16 +40,16 @@ def select_numbers(
     if dim_counts is None:
         return tensor, key
     part: VariableTracker = tensor
-    left: list[_Left] = []
+    pending: list[_Pending] = []
     for item, count in zip(items, dim_counts):
         if _is_symbolic_index(item):
-            part, left = _apply_basic(tx, part, left)
-            part = tx.emit("select", [part, ConstantVariable(sum(kept_dims for _, kept_dims in left)), item])
+            part, pending = _apply_basic(tx, part, pending)
+            part = tx.emit("select", [part, ConstantVariable(sum(kept_dims for _, kept_dims in pending)), item])
         elif _is(item, ...):
-            left += [(_ALL, 1)] * count
+            pending += [(_ALL, 1)] * count
         else:
-            left.append((item, 1 if _is(item, None) else 0 if item.python_type is int else count))
-    return part, WHOLE if all(item is _ALL for item, _ in left) else TupleVariable([item for item, _ in left])
+            pending.append((item, 1 if _is(item, None) else 0 if item.python_type is int else count))
+    return part, WHOLE if all(item is _ALL for item, _ in pending) else TupleVariable([item for item, _ in pending])
 
 
 def index_by_tensors(tx: Tracer, tensor: TensorVariable, key: VariableTracker) -> VariableTracker | None:
@@ -96,19 +96,21 @@ def _without_arrays(tx: Tracer, key: VariableTracker) -> VariableTracker:
     return converted if array.dtype in (np.bool_, np.uint8) else tx.emit("long", [converted])
 
 
-# An item that is not applied yet, and the number of dimensions that it leaves.
-_Left = tuple[VariableTracker, int]
+# An item that is not applied yet, and the number of dimensions that it keeps.
+_Pending = tuple[VariableTracker, int]
 
 
-def _apply_basic(tx: Tracer, tensor: VariableTracker, left: Sequence[_Left]) -> tuple[VariableTracker, list[_Left]]:
+def _apply_basic(
+    tx: Tracer, tensor: VariableTracker, pending: Sequence[_Pending]
+) -> tuple[VariableTracker, list[_Pending]]:
     """Applies the items that are not tensors; returns the tensor, and the items that remain to be applied."""
-    basic = [
-        one for item, kept_dims in left for one in ([_ALL] * kept_dims if isinstance(item, TensorVariable) else [item])
-    ]
+    basic: list[VariableTracker] = []
+    for item, kept_dims in pending:
+        basic += [_ALL] * kept_dims if isinstance(item, TensorVariable) else [item]
     if any(item is not _ALL for item in basic):
         tensor = tx.emit(operator.getitem, [tensor, TupleVariable(basic)])
     return tensor, [
-        (item if isinstance(item, TensorVariable) else _ALL, kept_dims) for item, kept_dims in left if kept_dims
+        (item if isinstance(item, TensorVariable) else _ALL, kept_dims) for item, kept_dims in pending if kept_dims
     ]
 
 

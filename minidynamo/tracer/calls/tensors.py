@@ -36,6 +36,7 @@ FACTS = frozenset(name for name in FACTS if hasattr(torch.Tensor, name))  # newe
 COMPUTED = frozenset(("T", "mT", "H", "mH", "real", "imag", "data"))
 
 _VALUE = "The value is only known when the graph runs."
+_AUTOGRAD = "It belongs to autograd or to storage."
 _CHANGES = "It changes what a tensor is, not its values; the graph holds values only."
 
 # Methods that end the graph -> (reason, replacement).
@@ -66,7 +67,7 @@ METHOD_BREAKS: dict[str, tuple[str, str]] = {
     "data_ptr": ("An address is only known when the graph runs.", ""),
     "as_subclass": (_CHANGES, ""),
     "__dlpack__": ("It shares memory with another library.", ""),
-    "__deepcopy__": ("Copies are made outside the graph.", "x.clone()"),
+    "__deepcopy__": ("Copies are created outside of the graph.", "x.clone()"),
     "__reduce_ex__": ("Pickling runs outside the graph.", ""),
 }
 
@@ -103,7 +104,7 @@ def tensor_attribute(tx: Tracer, obj: TensorVariable, name: str) -> VariableTrac
     if callable(getattr(obj.cls, name, None)):
         return BoundBuiltin(obj, name)
     if hasattr(obj.cls, name):
-        tx.break_graph("MD212", f"`{name}` of a tensor is used", why="It belongs to autograd or to storage.")
+        tx.break_graph("MD212", f"`{name}` of a tensor is used", why=_AUTOGRAD)
     if obj.source is not None:
         tx.guard(obj.source, GuardKind.MISSING_ATTR, name)
     return None
@@ -135,7 +136,7 @@ def _grad_fn(tx: Tracer, obj: TensorVariable) -> VariableTracker:
     if obj.source is None:
         return tx.graph.grad_fns.setdefault(fake.grad_fn, GradFnVariable(obj, fake.grad_fn))
     if real is None or fake._version != tx.graph.initial_version(obj):
-        tx.break_graph("MD212", "`grad_fn` of an argument that was written to is used", why=_WHY)
+        tx.break_graph("MD212", "`grad_fn` of an argument that was written to is used", why=_AUTOGRAD)
     tx.graph.shapes.require(Computed("{0}.is_leaf", (obj.source,)), real.is_leaf)
     if real.grad_fn is None:
         return from_constant(None)
@@ -159,10 +160,11 @@ def _grad(tx: Tracer, obj: TensorVariable) -> VariableTracker:
     return tx.wrap(real.grad, Attr(obj.source, "grad"))
 
 
-# Methods that return Python values, which are known for a tensor made of constants.
-_READING = frozenset(("item", "tolist", "__bool__", "__int__", "__float__", "__index__", "__complex__"))
+# Methods that return Python values, which are known for a tensor computed from constants.
+_VALUE_METHODS = frozenset(("item", "tolist", "__bool__", "__int__", "__float__", "__index__", "__complex__"))
 
-_READING_NUMBERS: dict[str, type | None] = {"item": None, "tolist": None, "__int__": int, "__float__": float}
+# Methods that read a number -> the class to which they convert the number.
+_NUMBER_METHODS: dict[str, type | None] = {"item": None, "tolist": None, "__int__": int, "__float__": float}
 
 
 def call_tensor_method(
@@ -173,14 +175,14 @@ def call_tensor_method(
     kwargs: dict[str, VariableTracker],
 ) -> VariableTracker:
     """Returns `receiver.name(*args, **kwargs)` as a graph node, or breaks the graph."""
-    if name in _READING and not args and not kwargs:
+    if name in _VALUE_METHODS and not args and not kwargs:
         known = tx.graph.constant(receiver)
         if known is not None:
             return from_constant(getattr(known, name)())
-        number = tensor_items.read(tx, receiver) if name in _READING_NUMBERS else None
+        number = tensor_items.read(tx, receiver) if name in _NUMBER_METHODS else None
         if number is not None:
-            kind = _READING_NUMBERS[name]
-            return number if kind is None else tx.call(kind, [number])
+            cls = _NUMBER_METHODS[name]
+            return number if cls is None else tx.call(cls, [number])
         item = graph_numbers.read(tx, receiver, name)
         if item is not None:
             return item
@@ -190,8 +192,7 @@ def call_tensor_method(
         why, fix = METHOD_BREAKS[name]
         if name == "backward" and any(is_of_optimizers(str(frame.namespace.get("__name__"))) for frame in tx.frames):
             fix = COMPILE_CLOSURE
-        shown = f"Tensor.{name}()"
-        tx.break_graph("MD212", f"{shown} is called", why=why, fix=f"Instead: {fix}" if fix else "")
+        tx.break_graph("MD212", f"Tensor.{name}() is called", why=why, fix=f"Instead: {fix}" if fix else "")
     if not hasattr(torch.Tensor, name):
         tx.raises(AttributeError(f"'Tensor' object has no attribute {name!r}"))
     if _changes_shape(name) and tx.side_effects.has_gradient_to_assign(receiver):
@@ -214,17 +215,15 @@ def break_after_gradient(tx: Tracer, what: str) -> NoReturn:
     tx.break_graph("MD212", f"{what} follows an assignment to `grad`", why=_CHANGES)
 
 
-_WHY = "It belongs to autograd or to storage."
-
-
 def _version(tx: Tracer, tensor: TensorVariable) -> VariableTracker:
     """Returns `tensor._version` of an external tensor."""
     fake, real = tx.graph.use(tensor), tx.graph.real(tensor)
-    moved = any(node.target is replace_data or "_foreach_" in str(node.target) for node in tx.graph.graph.nodes)
-    uncounted = version_of(fake) is None or (real is not None and version_of(real) is None)
-    if real is None or tensor.source is None or uncounted or moved or tx.graph.subgraph is not None:
-        tx.break_graph("MD212", "`_version` of a tensor is used", why=_WHY)
-    _guard_apart_from_written(tx, tensor)
+    lacks_counter = version_of(fake) is None or (real is not None and version_of(real) is None)
+    targets = [node.target for node in tx.graph.graph.nodes]
+    counts_differ = any(target is replace_data or "_foreach_" in str(target) for target in targets)
+    if real is None or tensor.source is None or lacks_counter or counts_differ or tx.graph.subgraph is not None:
+        tx.break_graph("MD212", "`_version` of a tensor is used", why=_AUTOGRAD)
+    _guard_disjoint_from_written(tx, tensor)
     count = tx.graph.integer(real._version, Computed("{0}._version", (tensor.source,)))
     written = fake._version - tx.graph.initial_version(tensor)
     result = tx.call(operator.add, [count, from_constant(written)]) if written else count
@@ -235,26 +234,28 @@ def _version(tx: Tracer, tensor: TensorVariable) -> VariableTracker:
 @registry.function(set_version_counter)
 def _set_version_counter(tx: Tracer, tensors: VariableTracker, versions: VariableTracker) -> VariableTracker:
     for tensor, version in zip(tx.unpack(tensors), tx.unpack(versions)):
-        _set_back(tx, tensor, version)
+        _restore_version(tx, tensor, version)
     return from_constant(None)
 
 
-def _set_back(tx: Tracer, tensor: VariableTracker, count: VariableTracker) -> None:
+def _restore_version(tx: Tracer, tensor: VariableTracker, count: VariableTracker) -> None:
     """Sets torch's count of writes to the value that it had when the program read `count`."""
     known, before = tx.graph.write_counts.get(count, (None, 0))
     if not isinstance(tensor, TensorVariable) or known is not tensor or tx.graph.subgraph is not None:
-        tx.break_graph("MD212", "the version counter of a tensor is set to a value that was not read from it", why=_WHY)
+        tx.break_graph(
+            "MD212", "the version counter of a tensor is set to a value that was not read from it", why=_AUTOGRAD
+        )
     if any("_foreach_" in str(node.target) for node in tx.graph.graph.nodes):  # torch counts real tensors only
-        tx.break_graph("MD212", "the version counter is set after a write to a list of tensors", why=_WHY)
-    _guard_apart_from_written(tx, tensor)
+        tx.break_graph("MD212", "the version counter is set after a write to a list of tensors", why=_AUTOGRAD)
+    _guard_disjoint_from_written(tx, tensor)
     if written := tx.graph.use(tensor)._version - before:
         tx.emit(lower_version, [tensor, from_constant(written)])
 
 
-def _guard_apart_from_written(tx: Tracer, tensor: TensorVariable) -> None:
-    """Guards that this tensor shares no memory with any other external tensor the graph writes: views share a count."""
+def _guard_disjoint_from_written(tx: Tracer, tensor: TensorVariable) -> None:
+    """Guards that no other external tensor that the graph writes shares memory with the tensor: views share a count."""
     own = memory_of(tx.graph.use(tensor))
     written = {memory for node in tx.graph.graph.nodes for memory in node.meta.get("written_memory", ())} - {own}
     others = [owner for memory in written if (owner := tx.graph.owner_of(memory)) is not None]
     if not facts.guard_no_shared_memory(tx, tensor, others):
-        tx.break_graph("MD212", "the writes to a tensor are counted after a write to the same memory", why=_WHY)
+        tx.break_graph("MD212", "the writes to a tensor are counted after a write to the same memory", why=_AUTOGRAD)

@@ -68,21 +68,21 @@ class Cuts:
         new = [exception for exception in raised if exception not in self.origins]
         in_callee = raised[new[-1]].in_callee if new else True
         if self._possible() or self._before_handlers is None:
-            self._before_handlers = Cut(self._first(step), in_callee)
+            self._before_handlers = Cut(self._first_of_group(step), in_callee)
         self.origins |= dict.fromkeys(new, self._before_handlers)
 
     def record_new(self, step: int) -> None:
         """Records cuts for the exceptions raised, the stand-ins created and the loops unrolled in the present step."""
         differing = self.frame.tx.graph.shapes.differing
         if len(differing) != len(self._unrolled):
-            cut = Cut(self._first(step), True) if self._possible() else None
+            cut = Cut(self._first_of_group(step), True) if self._possible() else None
             self._unrolled |= dict.fromkeys(differing - self._unrolled.keys(), cut)
         raised, stand_ins = self.frame.tx.raised, self.frame.tx.side_effects.stand_ins
         if len(raised) + len(stand_ins) == len(self.origins):  # as in nearly all steps
             return
         if not self.origins.keys() >= raised.keys():
             self.record_raised(step)
-        cut = Cut(self._first(step), True)
+        cut = Cut(self._first_of_group(step), True)
         if not self._possible() and self._before_handlers is not None:
             cut = self._before_handlers
         for replaced in stand_ins:
@@ -90,7 +90,7 @@ class Cuts:
 
     def before(self, step: int, in_callee: bool) -> Cut:
         """Returns the cut for a graph break in the present step."""
-        cut = Cut(self._first(step), in_callee)
+        cut = Cut(self._first_of_group(step), in_callee)
         if not self._possible() and self._before_handlers is not None:
             cut = self._before_handlers
         escaping = self.escaping(_values(self.frame, self.frame.index))
@@ -106,17 +106,17 @@ class Cuts:
         if not self._unrolled:
             return []
         frame = self.frame
-        here = frame.instructions[frame.index]
-        loops = [i for i in frame.instructions if i.opname == "FOR_ITER" and i.index <= here.index < (i.target or 0)]
+        present = frame.instructions[frame.index]
+        loops = [i for i in frame.instructions if i.opname == "FOR_ITER" and i.index <= present.index < (i.target or 0)]
         if any(called.code.co_name in _COMPREHENSIONS for called in frame.tx.frames[1:2]):
-            loops.append(here)
+            loops.append(present)
         lines = [location(frame.code, loop.index) for loop in loops]
         cuts = [self._unrolled.get((line.filename, line.lineno, "")) for line in lines]
         return [cut for cut in cuts if cut is not None]
 
     def escaping(self, roots: Iterable[VariableTracker]) -> list[VariableTracker]:
-        """Returns the raised exceptions that outlive the graph (a graph has no tracebacks), and the stand-ins that
-        outlive the graph or were changed, or replace a class whose parts do so."""
+        """Returns the raised exceptions that outlive the graph, because a graph has no tracebacks; and the stand-ins
+        that were changed, or that outlive the graph, perhaps by a method of a class."""
         if not self.origins:
             return []
         found, effects = reachable(roots, self.frame.tx.side_effects)
@@ -138,8 +138,8 @@ class Cuts:
     def _possible(self) -> bool:
         return reason_against_cut(self.frame.code, group_of(self.frame.code, self.frame.index).start) is None
 
-    def _first(self, step: int) -> int:
-        # A call may be several instructions; cut before the first.
+    def _first_of_group(self, step: int) -> int:
+        """Returns the step of the first instruction of the present call, which may be several instructions."""
         return step - (self.frame.index - group_of(self.frame.code, self.frame.index).start)
 
 
@@ -170,12 +170,12 @@ def break_before(
     rebound = written_slots(code, index)
 
     def stays(name: str, value: VariableTracker) -> bool:
-        held = name not in rebound and value.source not in freed and stays_bound_after_break(frame, value)
-        return held or is_visibly_alive(frame, value)
+        stays_bound = name not in rebound and value.source not in freed and stays_bound_after_break(frame, value)
+        return stays_bound or is_visibly_alive(frame, value)
 
     lasting = frozenset(name for name, value in dead if stays(name, value))
-    own = ((name, cells[name]) for name in code.co_cellvars)
-    lasting |= {name for name, cell in own if cell.cell is not None or cell.contents is not None}
+    cells_of_function = ((name, cells[name]) for name in code.co_cellvars)
+    lasting |= {name for name, cell in cells_of_function if cell.cell is not None or cell.contents is not None}
     live |= lasting
     return Break(
         index,
@@ -198,9 +198,9 @@ def _compiled_callee(frame: Frame, index: int) -> int | None:
     function = callee.function if isinstance(callee, MethodVariable) else callee
     if _is_one_kernel(callee.receiver if isinstance(callee, MethodVariable) else callee):
         return None
-    own = isinstance(function, FunctionVariable) and not _is_library(function.value)
-    nested = isinstance(function, NestedFunctionVariable)
-    return position if own or nested or isinstance(callee, ModuleVariable) or _is_forward(callee) else None
+    of_user = isinstance(function, FunctionVariable) and not _is_library(function.value)
+    is_nested = isinstance(function, NestedFunctionVariable)
+    return position if of_user or is_nested or isinstance(callee, ModuleVariable) or _is_forward(callee) else None
 
 
 def _without_partials(callee: VariableTracker | Null) -> VariableTracker | Null:

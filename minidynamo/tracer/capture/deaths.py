@@ -21,8 +21,8 @@ from minidynamo.core.references import Reference
 
 _LASTING = (type, types.ModuleType, types.BuiltinFunctionType, enum.Enum)
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
-# The ids of classes without `__del__` whose instances hold nothing. Ids, because testing whether a class is in a set
-# might run code of its metaclass.
+# The ids of classes without `__del__` whose instances refer to no object. Ids, because testing whether a class is in a
+# set might run code of its metaclass.
 _SIMPLE_CLASSES = {*map(id, (type(None), bool, int, float, complex, str, bytes))}
 _count_references = weakref.getweakrefcount
 # The most container objects to follow; beyond this number a finalizer is assumed to exist.
@@ -74,12 +74,12 @@ def any_dying(
 ) -> bool:
     """Returns whether `predicate` holds for some object that dies when one reference to each of `values` is dropped.
 
-    An object dies if nothing else refers to it, in Python at least, or if `always_dies` returns True for it. The caller
-    must hold the values in this list only. Objects that autograd alone holds are not followed. If there are too many
-    objects to follow, the answer is True.
+    An object dies if no other Python object refers to it, or if `always_dies` returns True for it. The caller must hold
+    the values in this list only. Objects that only autograd holds are not followed. If there are too many objects to
+    follow, the answer is True.
     """
-    # The references that are expected: the name below, and the call of getrefcount.
-    known: dict[int, int] = {}
+    # The number of references to each object by this function and by dead objects.
+    expected: dict[int, int] = {}
     dead: set[int] = set()
     batches, room = [], _MOST
     while values:
@@ -89,7 +89,8 @@ def any_dying(
             identity = id(part)
             if identity in dead:
                 continue
-            known[identity] = count = known.get(identity, 2) + 2  # a dead object, and a list here
+            # At first, `part` and the argument of getrefcount; then, for each visit, a dead object and a list.
+            expected[identity] = count = expected.get(identity, 2) + 2
             if sys.getrefcount(part) <= count or always_dies(part):
                 dead.add(identity)
                 batch.append(part)

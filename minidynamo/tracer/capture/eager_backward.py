@@ -41,7 +41,7 @@ def runs_eagerly(owner: object) -> bool:
     return owner in _EAGER
 
 
-def run_eagerly(owner: object) -> NoReturn:
+def mark_eager(owner: object) -> NoReturn:
     """Marks `owner`: the derivative runs eagerly from now on. Raises DerivativeNotTraced, to trace the frame again."""
     _EAGER.add(owner)
     raise DerivativeNotTraced
@@ -58,24 +58,24 @@ def trace_backward(
         tx.emit(torch.zeros_like, [out]) if isinstance(out, TensorVariable) else ConstantVariable(None)
         for out in items_of(result)
     ]
-    before, numbers = {*trial.graph.nodes}, {*trial.inputs}
+    nodes_before, inputs_before = {*trial.graph.nodes}, {*trial.inputs}
     try:
         results = items_of(backward(*gradients))
     except (GraphBreak, Raised):
-        run_eagerly(owner)
-    if any(map(_is_read_elsewhere, {*trial.inputs} - numbers)):  # the number may differ at the next call
-        run_eagerly(owner)
-    given = [value for value in gradients if isinstance(value, TensorVariable)]
-    depends = all(_is_computed_from(given, value) for value in results if isinstance(value, TensorVariable))
-    if not depends or _writes_to(before, trial.graph) or trial.changed_facts() is not None:
-        run_eagerly(owner)
+        mark_eager(owner)
+    if any(map(_is_read_elsewhere, {*trial.inputs} - inputs_before)):  # the number may differ at the next call
+        mark_eager(owner)
+    incoming = [value for value in gradients if isinstance(value, TensorVariable)]
+    depends = all(_is_computed_from(incoming, value) for value in results if isinstance(value, TensorVariable))
+    if not depends or _writes_to(nodes_before, trial.graph) or trial.changed_facts() is not None:
+        mark_eager(owner)
 
 
 def check_eager_call(tx: Tracer, name: str, args: Iterable[VariableTracker]) -> None:
     """Breaks the graph if the call cannot run its backward eagerly.
 
     - Inside a transformed function, or in a branch, a graph cannot contain an eager call.
-    - A list or dict argument is rebuilt by the graph: changes by backward would be lost.
+    - A graph rebuilds list and dict arguments: changes by backward would be lost.
     """
     if any(isinstance(arg, ListVariable | DictVariable) for arg in args):
         tx.break_graph(
@@ -96,10 +96,9 @@ def items_of(value: VariableTracker) -> Sequence[VariableTracker]:
     return value.items if isinstance(value, SequenceVariable) else [value]
 
 
-def _is_computed_from(given: list[TensorVariable], result: TensorVariable) -> bool:
-    """Returns whether a gradient depends on the incoming gradients. A graph may skip a backward that depends on
-    none."""
-    sought, seen, todo = {value.node for value in given}, set[fx.Node](), [result.node]
+def _is_computed_from(incoming: list[TensorVariable], result: TensorVariable) -> bool:
+    """Returns whether a gradient depends on an incoming gradient. A graph may skip a backward that depends on none."""
+    sought, seen, todo = {value.node for value in incoming}, set[fx.Node](), [result.node]
     while todo:
         node = todo.pop()
         if node in sought:
@@ -156,7 +155,7 @@ def as_argument(tx: Tracer, arg: VariableTracker) -> VariableTracker:
     return make(arg.unguarded_value, _ArgumentNumber(arg.source))
 
 
-def pin_read_numbers(trial: Subgraph) -> None:
+def specialize_read_numbers(trial: Subgraph) -> None:
     """Specializes the numbers that traced code reads from outside the arguments: generated code reads such numbers at
     compile time, not at each call."""
     for value in trial.inputs:

@@ -7,7 +7,7 @@ about new objects with `__del__`.
 
 Side effects are replayed after the graph. A replayed write to an external object frees the old value too late for a
 program that reads the work of its finalizer, in this call or in a later call. The graph therefore ends before the
-write: `Losses` has the objects that lose a reference.
+write: `LostReferences` has the objects that lose a reference.
 """
 
 from __future__ import annotations
@@ -85,8 +85,7 @@ def _real(frame: Frame, variable: VariableTracker) -> object:
 
 
 def record_unbinding(frame: Frame, name: str) -> bool:
-    """Records that a local is bound again or deleted. Returns whether a value dies by the change and a finalizer may
-    run.
+    """Records that a local is bound again or deleted. Returns whether a value dies and its finalizer may run.
 
     Only arguments of a root frame, and parts of arguments, can die: all other values are held elsewhere, or new.
     """
@@ -126,18 +125,18 @@ def kept_to_the_end(frame: Frame, left: Iterable[VariableTracker], *, returns: b
     break.
     """
     graph = frame.tx.graph
-    done = {value.source for value in left} | frame.dropped.keys()
+    released = {value.source for value in left} | frame.dropped.keys()
     lasting = set[Source]()
-    quiet = returns and not frame.tx.side_effects.journal
+    is_quiet = returns and not frame.tx.side_effects.journal
     for source, value in frame.entry_values.items():
         variable = graph.known(source)
-        if source in done or is_constant_value(value):
+        if source in released or is_constant_value(value):
             continue
         emptied = variable is not None and frame.tx.side_effects.is_changed(variable)  # for example `**kwargs`
         if returns and not emptied and _may_hold_objects(value):
             lasting.add(source)
             continue
-        if quiet and isinstance(variable, TensorVariable) and not _reads_more_than(variable):
+        if is_quiet and isinstance(variable, TensorVariable) and not _may_read_after_death(variable):
             continue
         if not dies_any(graph, [value], (), any_is_observed):
             continue
@@ -148,10 +147,10 @@ def kept_to_the_end(frame: Frame, left: Iterable[VariableTracker], *, returns: b
     return frozenset(lasting)
 
 
-def _reads_more_than(tensor: TensorVariable) -> bool:
-    """Returns whether the graph may read, after a tensor has died, a value written by a callback of the tensor.
+def _may_read_after_death(tensor: TensorVariable) -> bool:
+    """Returns whether the graph may read, after a tensor has died, an input to which a callback of the tensor writes.
 
-    A node that reads results alone, or the tensor as well, cannot, whatever the order of nodes in the compiled graph.
+    A node cannot if it reads only results of other nodes, or if it also reads the tensor, in any order of the nodes.
     """
     nodes = tensor.node.graph.nodes
     if not all(is_pure(node) for node in nodes if node.op.startswith("call")):
@@ -237,11 +236,11 @@ def _old_value(effect: Effect) -> Any:
     return effect
 
 
-NOTICED_DEATH = "the program drops an object with `__del__`, or with weak references that have callbacks"
+VISIBLE_DEATH = "the program drops an object with `__del__`, or with weak references that have callbacks"
 
 
-class Losses:
-    """The objects to which external objects lose a reference by the writes of a trace."""
+class LostReferences:
+    """The objects that external objects no longer refer to, after the writes of a trace."""
 
     def __init__(self, graph: OutputGraph) -> None:
         self._graph = graph
@@ -274,11 +273,11 @@ def dies_any(
     """
     values = [*lost]
     sources = {*old_sources, *map(graph.source_of, values)} - {None}
-    surely = {*map(id, values)}
+    certain = {*map(id, values)}
 
     def dies(part: object) -> bool:
         source = graph.source_of(part)
-        return id(part) in surely or (source is not None and not sources.isdisjoint(source.bases()))
+        return id(part) in certain or (source is not None and not sources.isdisjoint(source.bases()))
 
     return any_dying(values, predicate, dies)
 
@@ -290,15 +289,15 @@ def _lost_values(graph: OutputGraph, effect: Effect) -> list[tuple[Source | None
             items = container.items
             return items.lost_values() if isinstance(items, LazyList | LazyDict) else []
         case GlobalSet(namespace, name):
-            return _at(global_source(namespace, name), _item(namespace, name))
+            return _with_source(global_source(namespace, name), _item(namespace, name))
         case CellSet(cell) if cell.cell is not None and cell.source is not None:
-            return _at(CellContents(cell.source), _stored(cell.cell, "cell_contents"))
+            return _with_source(CellContents(cell.source), _stored(cell.cell, "cell_contents"))
         case AttrSet(obj, name) | AttrDeleted(obj, name) if obj.source is not None:
             return _lost_attribute(graph, obj, obj.source, name)
     return []
 
 
-def _at(source: Source, values: Iterable[object]) -> list[tuple[Source | None, object]]:
+def _with_source(source: Source, values: Iterable[object]) -> list[tuple[Source | None, object]]:
     return [(source, value) for value in values]
 
 
@@ -310,11 +309,11 @@ def _lost_attribute(
         return [] if real is None or not has_gradient(real) else [(Attr(source, name), real.grad)]
     value = graph.real(obj) if isinstance(obj, TensorVariable) else getattr(obj, "value", None)
     if issubclass(type(value), type):
-        return _at(Attr(source, name), _item(vars(value), name))
+        return _with_source(Attr(source, name), _item(vars(value), name))
     if inspect.ismemberdescriptor(inspect.getattr_static(type(value), name, None)):
-        return _at(Attr(source, name), _stored(value, name))
+        return _with_source(Attr(source, name), _stored(value, name))
     attributes = None if value is None else instance_dict(value)
-    return _at(InstanceAttr(source, name), _item(attributes, name)) if type(attributes) is dict else []
+    return _with_source(InstanceAttr(source, name), _item(attributes, name)) if type(attributes) is dict else []
 
 
 def _item(values: Mapping[str, object], name: str) -> tuple[object, ...]:

@@ -26,7 +26,7 @@ from minidynamo.guards.source import Constant, Local, Source
 from minidynamo.tracer import handlers, opcodes, polyfills, wrappers
 from minidynamo.tracer.capture.cutting import Cut, Cuts, break_before
 from minidynamo.tracer.capture.eager_backward import DerivativeNotTraced
-from minidynamo.tracer.capture.finalizers import NOTICED_DEATH, argument_died
+from minidynamo.tracer.capture.finalizers import VISIBLE_DEATH, argument_died
 from minidynamo.tracer.capture.frame_end import finish
 from minidynamo.tracer.capture.trace import Trace
 from minidynamo.tracer.frames.deferrals import DeferralRefused
@@ -62,40 +62,41 @@ def trace_frame(request: FrameRequest) -> TracedFrame:
 
     Raises SkipFrame if the frame can be neither captured nor cut, and GraphBreak with `fullgraph`.
     """
-    first = 0
+    is_first = True
     if may_have_asserts(request):
         try:
-            return _traced(request, first)
+            return _trace_until_settled(request, is_first=True)
         except AssertsNotAllowed:
-            first = 1
-    return _traced(replace(request, may_assert=False), first)
+            is_first = False
+    return _trace_until_settled(replace(request, may_assert=False), is_first=is_first)
 
 
-def _traced(request: FrameRequest, first: int) -> TracedFrame:
+def _trace_until_settled(request: FrameRequest, *, is_first: bool) -> TracedFrame:
     while True:  # each retry has one more eager derivative or prepared object, or one deferral less
         try:
-            return _traced_once(request, first)
+            return _trace_to_cut(request, is_first=is_first)
         except (DerivativeNotTraced, ObjectPrepared):
-            first = 1
+            pass
         except DeferralRefused as refused:
-            request, first = replace(request, refused_deferrals=request.refused_deferrals | {refused.position}), 1
+            request = replace(request, refused_deferrals=request.refused_deferrals | {refused.position})
+        is_first = False
 
 
-def _traced_once(request: FrameRequest, first: int) -> TracedFrame:
-    stop, number = None, first
+def _trace_to_cut(request: FrameRequest, *, is_first: bool) -> TracedFrame:
+    stop = None
     while True:  # each attempt ends earlier than the last attempt
         try:
-            return _attempt(request, stop, number)
+            return _attempt(request, stop, is_first=is_first and stop is None)
         except _Stopped as stopped:
             if stop is not None and stopped.stop.cut.step >= stop.cut.step:
                 raise SkipFrame(stopped.stop.diagnostic) from None
-            stop, number = stopped.stop, 1
+            stop = stopped.stop
 
 
 @preserved()
-def _attempt(request: FrameRequest, stop: _Stop | None, number: int) -> TracedFrame:
-    spread, may_assert = request.spread(), request.may_assert
-    tx = Trace(number, frozenset(request.steal), spread, request.profile, may_assert=may_assert)
+def _attempt(request: FrameRequest, stop: _Stop | None, *, is_first: bool) -> TracedFrame:
+    starred, may_assert = request.starred(), request.may_assert
+    tx = Trace(0 if is_first else 1, frozenset(request.steal), starred, request.profile, may_assert=may_assert)
     tx.graph.may_break, tx.refused_deferrals = not request.fullgraph, request.refused_deferrals
     try:
         tx.graph.guard(Constant(None, "global state", hidden=True), GuardKind.GLOBAL_STATE, state.current())
@@ -156,7 +157,7 @@ def _run(request: FrameRequest, frame: Frame, stop: _Stop | None) -> None:
             frame.step()
             tx.graph.shapes.report_decisions()
             if frame.result is None and argument_died(frame):
-                tx.break_graph("MD206", NOTICED_DEATH, why="The program can see when the object dies.")
+                tx.break_graph("MD206", VISIBLE_DEATH, why="The program can see when the object dies.")
         except SkipFrame:
             raise
         except Raised as raised:

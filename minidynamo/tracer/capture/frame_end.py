@@ -20,7 +20,7 @@ from minidynamo.guards.source import Attr, Constant, InstanceAttr, Source
 from minidynamo.tracer.attributes import MODULE_TABLES, instance_dict
 from minidynamo.tracer.capture.early_clears import find_early_clears
 from minidynamo.tracer.capture.finalizers import kept_to_the_end
-from minidynamo.tracer.capture.predicted_profile import sizes_left_behind
+from minidynamo.tracer.capture.predicted_profile import written_sizes
 from minidynamo.tracer.capture.trace import Trace
 from minidynamo.tracer.frames.generators import why_not_resumable
 from minidynamo.tracer.frames.interpreter import Frame
@@ -83,7 +83,7 @@ def finish(tx: Trace, request: FrameRequest, frame: Frame, end: Return | Break) 
         lookups=lookups,
         may_raise=raises,
         early_clears=find_early_clears(written, inputs, {*found}),
-        left_behind=sizes_left_behind(tx.side_effects),
+        written_sizes=written_sizes(tx.side_effects),
     )
 
 
@@ -123,7 +123,7 @@ def _refuse_unrebuildable(
 
 
 def _is_replaced(tx: Trace, grad_fn: GradFnVariable) -> bool:
-    """Returns whether a tensor has another autograd node at the end of the graph than the program read."""
+    """Returns whether the tensor has a different autograd node now than when the program read `grad_fn`."""
     return grad_fn.source is None and tx.graph.use(grad_fn.of).grad_fn is not grad_fn.function
 
 
@@ -138,8 +138,8 @@ def _shows_started_iterator(tx: Trace, frame: Frame, end: Return | Break) -> str
 
     The iterator of a loop can: only the next step of the loop reads it, and the replacement takes the same steps.
     """
-    at_hand = replace(end, stack=end.stack[_first_operand(frame, end) :]) if isinstance(end, Break) else end
-    found, _ = reachable(at_hand.values(), tx.side_effects)
+    visible = replace(end, stack=end.stack[_first_operand(frame, end) :]) if isinstance(end, Break) else end
+    found, _ = reachable(visible.values(), tx.side_effects)
     started = [v.cls.__name__ for v in found if isinstance(v, LibraryIterator) and v.is_lost]
     return f"Only Python itself can create a started {started[0]} iterator." if started else ""
 
@@ -186,7 +186,7 @@ def _empty_donated(
 def _keep_settings(tx: Trace, found: Iterable[VariableTracker]) -> bool:
     """Replays changed torch settings, and open contexts in `found`, after the graph. Returns whether the journal got
     new calls."""
-    now, left = tx.graph.entry_settings, settings()
+    now, at_end = tx.graph.entry_settings, settings()
     before = len(tx.side_effects.journal)
     still_open = [value for value in found if isinstance(value, ContextVariable) and value.depth is not None]
     for context in sorted(still_open, key=_depth):
@@ -198,7 +198,7 @@ def _keep_settings(tx: Trace, found: Iterable[VariableTracker]) -> bool:
     push = BuiltinVariable(push_function_mode, source=Constant(push_function_mode, "push"))
     for mode in tx.function_modes:
         tx.side_effects.record_call(push, mode)
-    _switch(tx, left, now)
+    _switch(tx, at_end, now)
     return len(tx.side_effects.journal) > before
 
 
@@ -218,8 +218,8 @@ def _may_be_instance_dict(source: Source | None) -> bool:
 
 
 def _tables_like(tx: Trace, changed: VariableTracker) -> Iterator[Source]:
-    """Yields the sources of the same table in other modules of the class, where the table is a different dict without a
-    tracker: a shallow copy of a module shares its tables."""
+    """Yields the sources of the same table of nn.Module in other modules of the class, if that table is another dict
+    without a tracker. In the next call it may be the same dict: a shallow copy of a module shares its tables."""
     source = changed.source
     owner = tx.graph.known(source.of) if isinstance(source, InstanceAttr) and source.name in MODULE_TABLES else None
     if not isinstance(source, InstanceAttr) or not isinstance(owner, ModuleVariable) or owner.value is None:
@@ -237,8 +237,8 @@ def _guard_distinct(tx: Trace) -> None:
     known = [v for v in tx.graph.values.external_values() if not isinstance(v, TensorVariable)]
     changed = {target_of(effect) for effect in tx.side_effects.journal}
     for target in known:
-        below = target.storage if isinstance(target, ObjectVariable) else None
-        if target not in changed and below not in changed:
+        storage = target.storage if isinstance(target, ObjectVariable) else None
+        if target not in changed and storage not in changed:
             continue
         others = tuple(v.source for v in known if v is not target and v.python_type is target.python_type)
         others += tuple(_tables_like(tx, target))

@@ -1,5 +1,5 @@
 """Owns the prediction of the sizes and numbers that vary: after a graph break, in the function that is called at the
-break, and in the state that a frame leaves for its next call.
+break, and in the tensors that a frame writes for its next call.
 
 A resume function, and a function called at a break, are compiled separately and would see a varying size for the first
 time. The facts that the frame before the break has found are passed on as a profile, which saves a second compile. The
@@ -24,6 +24,7 @@ from minidynamo.guards.profile import NEEDS_CONSTANT, Fact, FrameProfile, relati
 from minidynamo.guards.shapes import Shapes
 from minidynamo.guards.source import Attr, CellContents, Item, Local, Source, global_source, stable_name
 from minidynamo.guards.varying_items import VaryingItems, fits, joined
+from minidynamo.tracer.frames.unrolling import size_here
 from minidynamo.tracer.lazy.lazy_dicts import LazyDict
 from minidynamo.tracer.lazy.lazy_lists import LazyList
 from minidynamo.tracer.records.constants import as_constant
@@ -35,8 +36,8 @@ from minidynamo.variables.containers import DictVariable, ListVariable, NewEntri
 from minidynamo.variables.objects import ModuleVariable, OpaqueVariable
 from minidynamo.variables.tensors import ItemVariable, TensorVariable
 
-# The codes of breaks whose instruction returns another number or text in each call, which it computes from tensors or
-# from a number that varies.
+# The codes of breaks at instructions that compute a number or text from tensors, or from a number that varies: the
+# result varies, too.
 _VARYING_RESULTS = (NEEDS_CONSTANT, "MD230", "MD234")
 
 Args = Sequence[VariableTracker]
@@ -51,10 +52,10 @@ def predicted(traced: TracedFrame, cut: Break, following: FramePoint, profile: F
         facts.add(value, Local(name))
     if cut.diagnostic.code in _VARYING_RESULTS:
         pushed = _pushed(cut, following)
-        facts.facts.numbers |= dict.fromkeys((stable_name(Local(name)) for name in pushed), None)
+        facts.profile.numbers |= dict.fromkeys((stable_name(Local(name)) for name in pushed), None)
         if profile.items.patterns:
-            facts.facts.items.computed.update(pushed)
-    return facts.facts
+            facts.profile.items.computed.update(pushed)
+    return facts.profile
 
 
 def predicted_of_callee(
@@ -78,20 +79,20 @@ def predicted_of_callee(
         facts.add(value, source)
         if isinstance(source, Local) and source.name in callee_code.co_cellvars:
             facts.add(value, CellContents(source))
-    return callee_code, facts.facts
+    return callee_code, facts.profile
 
 
-def sizes_left_behind(effects: SideEffects) -> FrameProfile:
+def written_sizes(effects: SideEffects) -> FrameProfile:
     """Returns a profile with the sizes of the tensors that a frame writes to external containers.
 
-    Where the frame has read a tensor of another size, as in a cache that grows in each call, the size varies.
+    If the frame has read a tensor of another size there, as in a cache that grows in each call, the size varies.
     """
-    left = FrameProfile()
+    profile = FrameProfile()
     for source, value in _written_slots(effects):
         if isinstance(value, TensorVariable):
-            sizes, strides = ([_current(n) for n in part] for part in (value.fake.shape, value.fake.stride()))
-            left.tensors[stable_name(source)] = (tuple(sizes), relative_strides(sizes, strides))
-    return left
+            sizes, strides = (list(map(size_here, part)) for part in (value.fake.shape, value.fake.stride()))
+            profile.tensors[stable_name(source)] = (tuple(sizes), relative_strides(sizes, strides))
+    return profile
 
 
 def _written_slots(effects: SideEffects) -> Iterator[tuple[Source, object]]:
@@ -134,8 +135,8 @@ def _call_arguments(cut: Break, code: CodeType) -> tuple[Args, Kwargs] | None:
         return None
     values = [value for value in stack if not isinstance(value, Null)]
     if group[-1].opname == "CALL_FUNCTION_EX":
-        spread, *named = values
-        return _items(spread), {key: value for table in named for key, value in _items_by_name(table).items()}
+        starred, *named = values
+        return _items(starred), {key: value for table in named for key, value in _items_by_name(table).items()}
     names = next((i.argval for i in group if i.opname == "KW_NAMES"), ())
     if group[-1].opname == "CALL_KW":
         names = as_constant(values.pop())
@@ -146,26 +147,26 @@ def _call_arguments(cut: Break, code: CodeType) -> tuple[Args, Kwargs] | None:
 def _bind(code: CodeType, args: Args, kwargs: Kwargs) -> list[tuple[VariableTracker, Source]]:
     """Returns each argument of a call with its source in the called function."""
     count = code.co_argcount
-    own = code.co_varnames[: count + code.co_kwonlyargcount]
+    names = code.co_varnames[: count + code.co_kwonlyargcount]
     starred = iter(code.co_varnames[count + code.co_kwonlyargcount :])
-    bound: list[tuple[VariableTracker, Source]] = [(v, Local(name)) for name, v in zip(own[:count], args)]
+    bound: list[tuple[VariableTracker, Source]] = [(v, Local(name)) for name, v in zip(names[:count], args)]
     if code.co_flags & inspect.CO_VARARGS:
         rest = Local(next(starred))
         bound += [(value, Item(rest, position)) for position, value in enumerate(args[count:])]
-    spread = Local(next(starred)) if code.co_flags & inspect.CO_VARKEYWORDS else None
+    others = Local(next(starred)) if code.co_flags & inspect.CO_VARKEYWORDS else None
     for name, value in kwargs.items():
-        if name in own:
+        if name in names:
             bound.append((value, Local(name)))
-        elif spread is not None:
-            bound.append((value, Item(spread, str(name))))
+        elif others is not None:
+            bound.append((value, Item(others, str(name))))
     return bound
 
 
-def _items(spread: VariableTracker) -> Args:
+def _items(starred: VariableTracker) -> Args:
     """Returns the items of a tuple or list."""
-    if isinstance(spread, OpaqueVariable) and spread.source is not None and type(spread.value) is tuple:
-        return [OpaqueVariable(item, source=Item(spread.source, k)) for k, item in enumerate(spread.value)]
-    items = spread.items if isinstance(spread, SequenceVariable) else None
+    if isinstance(starred, OpaqueVariable) and starred.source is not None and type(starred.value) is tuple:
+        return [OpaqueVariable(item, source=Item(starred.source, k)) for k, item in enumerate(starred.value)]
+    items = starred.items if isinstance(starred, SequenceVariable) else None
     return items.lazy() if type(items) is Slots else []
 
 
@@ -178,8 +179,8 @@ def _items_by_name(table: VariableTracker) -> dict[str, VariableTracker]:
 
 def _values_by_parameter(cut: Break, following: FramePoint) -> Mapping[str, VariableTracker]:
     """Returns the values by their parameter names, except the stack values that the instruction pops."""
-    below = min(len(cut.stack), len(following.stack)) - 1
-    stack = [None if isinstance(v, Null) else v for v in (*cut.stack[:below], *[None] * len(following.stack))]
+    kept = min(len(cut.stack), len(following.stack)) - 1
+    stack = [None if isinstance(v, Null) else v for v in (*cut.stack[:kept], *[None] * len(following.stack))]
     values = [
         *(cut.cells.get(name) for name in following.cells),
         *(value for kind, value in zip(following.stack, stack) if kind != NULL),
@@ -190,10 +191,10 @@ def _values_by_parameter(cut: Break, following: FramePoint) -> Mapping[str, Vari
 
 def _pushed(cut: Break, following: FramePoint) -> Sequence[str]:
     """Returns the parameter names of the values that the instruction pushes."""
-    below = max(min(len(cut.stack), len(following.stack)) - 1, 0)
-    before, all_ = (sum(kind != NULL for kind in kinds) for kinds in (following.stack[:below], following.stack))
+    kept = max(min(len(cut.stack), len(following.stack)) - 1, 0)
+    start, end = (sum(kind != NULL for kind in kinds) for kinds in (following.stack[:kept], following.stack))
     first = len(following.cells)
-    return following.parameters[first + before : first + all_]
+    return following.parameters[first + start : first + end]
 
 
 class _Facts:
@@ -204,7 +205,7 @@ class _Facts:
         tensors = {name: parts for name, parts in profile.tensors.items() if None in (*parts[0], *parts[1])}
         self._known = FrameProfile(numbers=numbers, tensors=tensors, items=profile.items)
         # External values keep their names after the break.
-        self.facts = FrameProfile(
+        self.profile = FrameProfile(
             numbers={name: fact for name, fact in numbers.items() if "L[" not in name},
             tensors={name: parts for name, parts in tensors.items() if "L[" not in name},
             items=VaryingItems({name for name in profile.items.patterns if "L[" not in name}),
@@ -226,7 +227,7 @@ class _Facts:
             if self._shapes is not None:
                 self._add_fact(value, stable_name(source), self._shapes)
         elif isinstance(value, ItemVariable):
-            self.facts.numbers |= {} if value.cls is bool else {stable_name(source): None}
+            self.profile.numbers |= {} if value.cls is bool else {stable_name(source): None}
         elif isinstance(value, CellVariable):
             if value.contents is not None:
                 self.add(value.contents, CellContents(source))
@@ -237,39 +238,39 @@ class _Facts:
             for key, item in value.items.lazy().items():
                 if isinstance(key.token, int | str):
                     self.add(item, Item(source, key.token))
-        for name, held in self._side_effects.written_attributes(value).items():
-            if isinstance(held, VariableTracker):
-                self.add(held, Attr(source, name))
+        for name, attribute in self._side_effects.written_attributes(value).items():
+            if isinstance(attribute, VariableTracker):
+                self.add(attribute, Attr(source, name))
 
     def _carry_over(self, old: str, new: str) -> None:
         """Copies the facts about the source `old` to the new name."""
         for name in self._known.numbers:
             if _is_within(name, old):
-                self.facts.numbers[new + name[len(old) :]] = None
+                self.profile.numbers[new + name[len(old) :]] = None
         for name, parts in self._known.tensors.items():
             if _is_within(name, old):
-                self.facts.tensors[new + name[len(old) :]] = parts
+                self.profile.tensors[new + name[len(old) :]] = parts
         for pattern in self._known.items.patterns:
             if _is_within(pattern, old):
-                self.facts.items.patterns.add(new + pattern[len(old) :])
+                self.profile.items.patterns.add(new + pattern[len(old) :])
             elif fits(pattern, old):
                 group = pattern, _POSITION.sub("[*]", new)
                 before, self._moved[group] = self._moved.get(group, ""), joined(self._moved.get(group, ""), new)
-                self.facts.items.patterns.discard(before)
-                self.facts.items.patterns.update([self._moved[group]] if before else [])
+                self.profile.items.patterns.discard(before)
+                self.profile.items.patterns.update([self._moved[group]] if before else [])
 
     def _add_fact(self, value: TensorVariable | NumberVariable, name: str, shapes: Shapes) -> None:
         if isinstance(value, NumberVariable):
             is_constant = isinstance(value.value, torch.SymInt) and shapes.known_constant(value.value) is not None
             if value.specialized is None and not is_constant:
-                self.facts.numbers[name] = None
+                self.profile.numbers[name] = None
             return
-        sizes, strides = (_now(shapes, part) for part in (value.fake.shape, value.fake.stride()))
+        shape, stride = value.fake.shape, value.fake.stride()
+        sizes, strides = _known_constants(shapes, shape), _known_constants(shapes, stride)
         if None in sizes:
-            here = [[_current(number) for number in part] for part in (value.fake.shape, value.fake.stride())]
-            relative = relative_strides(*here)
-            jumps = [fact if isinstance(fact, str) else known for fact, known in zip(relative, strides)]
-            self.facts.tensors[name] = (tuple(sizes), tuple(jumps))
+            relative = relative_strides(list(map(size_here, shape)), list(map(size_here, stride)))
+            strides = [fact if isinstance(fact, str) else known for fact, known in zip(relative, strides)]
+            self.profile.tensors[name] = (tuple(sizes), tuple(strides))
 
 
 def _is_within(name: str, base: str) -> bool:
@@ -277,14 +278,9 @@ def _is_within(name: str, base: str) -> bool:
     return name.startswith(base) and name[len(base) : len(base) + 1] in ("", ".", "[")
 
 
-def _now(shapes: Shapes, numbers: tuple[int | torch.SymInt, ...]) -> list[Fact]:
+def _known_constants(shapes: Shapes, numbers: tuple[int | torch.SymInt, ...]) -> list[Fact]:
     """Returns the constants among numbers, and None for varying numbers."""
     return [shapes.known_constant(n) if isinstance(n, torch.SymInt) else n for n in numbers]
-
-
-def _current(number: int | torch.SymInt) -> int:
-    here: int = number.node.hint if isinstance(number, torch.SymInt) else number
-    return here
 
 
 # A limit for large frames: later values are not predicted.

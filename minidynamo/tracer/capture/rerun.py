@@ -25,17 +25,17 @@ from minidynamo.graph.marks import COMPUTES_FIRST
 from minidynamo.graph.scalar_arguments import operator_of
 from minidynamo.guards.source import Constant, key_expression
 from minidynamo.tracer.attributes import instance_dict
-from minidynamo.tracer.frames.runtime_asserts import calls_operators_of_users, checks
+from minidynamo.tracer.frames.runtime_asserts import calls_operators_of_users, has_runtime_asserts
 from minidynamo.tracer.graph.dead_code import calls_torch, may_raise
-from minidynamo.tracer.graph.written_places import Writes
+from minidynamo.tracer.graph.written_memory import Writes
 from minidynamo.tracer.reachable import reachable, target_of
 from minidynamo.tracer.reconstruct.effects import lost_effects
 from minidynamo.tracer.records.side_effects import AttrDeleted, AttrSet, Effect
 from minidynamo.tracer.records.traced_frame import EarlyClear, GraphInput, Return, TracedFrame
 from minidynamo.tracer.runtime.graph_failures import Failure, rerunner
 from minidynamo.tracer.runtime.rollback import (
+    HeldItem,
     HeldList,
-    HeldPlace,
     HeldSlot,
     Overwritten,
     explain,
@@ -54,10 +54,11 @@ class RerunOptions:
     """The settings of a rerun."""
 
     #: `run(list)` runs the frame eagerly and ends as the residual program does. It is used when the graph raises,
-    #: nothing has been written or freed yet, and effects are pending, `wanted` is set, or the graph was going to write.
+    #: nothing has been written or freed yet, and effects are pending, or the graph was going to write, or
+    #: `even_without_effects` is set.
     run: BoxedCallable | None = None
     #: a rerun is useful even without effects: the frame has `try` or `with` blocks, or the user asked for it
-    wanted: bool = False
+    even_without_effects: bool = False
     #: called with the graph's error if the program raises no such error in the rerun
     failed: Callable[[Failure], None] | None = None
     #: whether the program may handle an error of the graph itself
@@ -65,7 +66,7 @@ class RerunOptions:
     #: names of the parameters kept alive to the end of the frame in eager
     kept: Collection[str] = frozenset()
     #: names of the `*` and `**` parameters
-    spread: Collection[str] = ()
+    starred: Collection[str] = ()
 
     @functools.cached_property
     def run_again(self) -> Callable[[list[Any], Failure], Any] | None:
@@ -111,18 +112,19 @@ class RerunPrinter:
 
     @property
     def can_rerun(self) -> bool:
-        """True if an error of the graph may be answered by a rerun."""
+        """True if the frame may run again after an error of the graph."""
         if self.options.run is None or any(map(is_collective, self.nodes)):  # other ranks would wait for ever
             return False
         # A kept `**` dict would keep elements popped by the program.
-        return self.is_useful or (not self.options.spread and calls_operators_of_users(self.traced.graph))
+        return self.is_useful or (not self.options.starred and calls_operators_of_users(self.traced.graph))
 
     @property
     def is_useful(self) -> bool:
         """True if a rerun does more than repeat the error. Otherwise the frame runs again only if the result of an
         operator differs from the fake implementation."""
-        asked = bool(self.effects) or self.options.wanted or self.traced.writes is not None
-        return asked or self.checks or any(draw.late for draw in self.traced.side_effects.draws)
+        has_effects = bool(self.effects) or self.traced.writes is not None
+        may_skip_draws = any(draw.may_be_skipped for draw in self.traced.side_effects.draws)
+        return has_effects or self.options.even_without_effects or self.has_asserts or may_skip_draws
 
     @property
     def needs_all_arguments(self) -> bool:
@@ -131,14 +133,14 @@ class RerunPrinter:
 
         Errors of the user's own operators do not count: tensors die as in eager, and so do elements of donated lists.
         """
-        if self.checks or not self.traced.may_raise:
-            return self.checks
-        takes = bool(self.early_clears) or any(
+        if self.has_asserts or not self.traced.may_raise:
+            return self.has_asserts
+        clears = bool(self.early_clears) or any(
             not graph_input.is_donated for graph_input in self.emptied_lists.values()
         )
-        if self.traced.user_may_catch or (self.has_other_effects and (takes or not self.emptied_lists)):
+        if self.traced.user_may_catch or (self.has_other_effects and (clears or not self.emptied_lists)):
             return True
-        if not takes:
+        if not clears:
             return False
         return any(may_raise(node) and calls_torch(node) for node in self.nodes)
 
@@ -146,15 +148,15 @@ class RerunPrinter:
     def has_other_effects(self) -> bool:
         """True if an effect is not on a cleared list or slot."""
         emptied_lists = [graph_input.variable for graph_input in self.emptied_lists.values()]
-        known = [clear.effect for clear in self.early_clears]
-        return any(target_of(effect) not in emptied_lists and effect not in known for effect in self.effects)
+        clearing = [clear.effect for clear in self.early_clears]
+        return any(target_of(effect) not in emptied_lists and effect not in clearing for effect in self.effects)
 
     @property
     def can_repeat(self) -> bool:
         """True if a rerun has the right effects on Python objects although memory was overwritten: the frame ends with
         the graph, and no effect depends on the contents."""
         writes = self.traced.writes
-        if writes is None or not writes.stay or writes.are_recorded or not isinstance(self.traced.exit, Return):
+        if writes is None or not writes.layouts_stay or writes.are_recorded or not isinstance(self.traced.exit, Return):
             return False
         needed, _ = reachable((), self.traced.side_effects)
         return bool(self.effects) and all(self.traced.outputs[k] not in needed for k in writes.dependent_results)
@@ -172,9 +174,9 @@ class RerunPrinter:
         ]
 
     @property
-    def checks(self) -> bool:
-        """True if the graph contains runtime asserts, so that an error of the graph is nothing unusual."""
-        return checks(self.traced.graph)
+    def has_asserts(self) -> bool:
+        """True if the graph contains runtime asserts, so that its errors are expected."""
+        return has_runtime_asserts(self.traced.graph)
 
     @property
     def redraws_numbers(self) -> bool:
@@ -201,35 +203,35 @@ class RerunPrinter:
 
     # Before the graph
 
-    def hold(self, known: Mapping[VariableTracker, str], bound: Sequence[str]) -> list[str]:
+    def keep_values(self, known: Mapping[VariableTracker, str], bound: Sequence[str]) -> list[str]:
         """Prints the lines that keep all values changed or freed by the graph, for a rerun. `known` maps external
         values to names; `bound` are all names of values.
 
-        If the frame may free an argument before the end, only a weak reference is kept, unless an error that depends on
-        data needs the argument. If positions alone decide about the error, a check of the positions comes first.
+        If the frame may free an argument before its end, only a weak reference is kept, unless a rerun after an error
+        that depends on data needs the argument. If the error depends on positions alone, a check of them comes first.
         """
         lookups, writes = self.traced.lookups, self.traced.writes
         may_be_freed = [name for name in self.parameters if name not in self.options.kept]
-        takes = bool(self.emptied_lists or self.early_clears)
-        holds = self.needs_all_arguments and (takes or bool(may_be_freed))
-        weak = self.names.constant(weakly_held, "weakly_held") if takes or may_be_freed else ""
-        hold, lines, sure = "" if holds else weak, [], ""
-        if lookups is not None and (holds or writes is not None):
-            sure = self.names.fresh("sure")
-            lines.append(f"{sure} = {self.positions_exist()}")
-        lines += self.run_eagerly_first(sure, bound)
-        if sure and holds:
+        clears = bool(self.emptied_lists or self.early_clears)
+        keeps_alive = self.needs_all_arguments and (clears or bool(may_be_freed))
+        weak = self.names.constant(weakly_held, "weakly_held") if clears or may_be_freed else ""
+        hold, lines, cannot_raise = "" if keeps_alive else weak, [], ""
+        if lookups is not None and (keeps_alive or writes is not None):
+            cannot_raise = self.names.fresh("cannot_raise")
+            lines.append(f"{cannot_raise} = {self.positions_exist()}")
+        lines += self.run_eagerly_first(cannot_raise, bound)
+        if cannot_raise and keeps_alive:
             hold, firm = self.names.fresh("hold"), self.names.constant(firmly_held, "firmly_held")
-            lines.append(f"{hold} = {weak} if {sure} else {firm}")
+            lines.append(f"{hold} = {weak} if {cannot_raise} else {firm}")
         self.held = self.names.fresh("held")
         held = [f"{hold}({name})" if hold and name in may_be_freed else name for name in self.parameters]
         lines.append(f"{self.held} = [{', '.join(held)}]")
         if writes is not None:
-            lines.append(self.keep_overwritten(writes, sure))
+            lines.append(self.keep_overwritten(writes, cannot_raise))
         if self.redraws_numbers:
             self.random = self.names.fresh("random")
             lines.append(f"{self.random} = {self.names.constant(random_states, 'random_states')}()")
-        if takes:  # last: no line between this and the graph may fail
+        if clears:  # last: no line between this and the graph may fail
             lines.append(self.keep_cleared(hold or self.names.constant(firmly_held, "firmly_held"), known))
         return lines
 
@@ -238,19 +240,21 @@ class RerunPrinter:
         assert self.traced.lookups is not None
         return f"{self.names.constant(self.traced.lookups.exist, 'positions_exist')}({self.args})"
 
-    def run_eagerly_first(self, sure: str, bound: Sequence[str]) -> list[str]:
-        """Prints the lines that run the frame eagerly instead of a graph that may raise, if the records of autograd or
-        the observations of hooks could not be undone. `sure` is the name of a variable: True if the graph cannot
-        raise."""
+    def run_eagerly_first(self, cannot_raise: str, bound: Sequence[str]) -> list[str]:
+        """Prints the lines that run the frame eagerly instead of a graph that may raise, if autograd records or hooks
+        see the graph's operations, which no rerun can undo.
+
+        `cannot_raise` is the name of a variable, True if no data makes the graph raise; "" if there is none.
+        """
         writes, lookups = self.traced.writes, self.traced.lookups
         if not self.runs_as_captured:
             return []
-        if writes is not None and writes.are_recorded and (sure or self.needs_all_arguments):
-            condition = f"not {sure}" if sure else "True"
+        if writes is not None and writes.are_recorded and (cannot_raise or self.needs_all_arguments):
+            condition = f"not {cannot_raise}" if cannot_raise else "True"
         elif self.needs_all_arguments:
             condition = f"{self.names.constant(has_saved_tensor_hooks, 'has_saved_tensor_hooks')}()"
             if lookups is not None:
-                condition += f" and not {sure or self.positions_exist()}"
+                condition += f" and not {cannot_raise or self.positions_exist()}"
         else:
             return []
         values = self.names.fresh("values")
@@ -270,10 +274,9 @@ class RerunPrinter:
             variable = graph_input.variable
             assert isinstance(variable, ListVariable) and variable.original is not None
             present = set() if graph_input.is_donated else {*variable.items.lazy()}
-            left = [k for k, item in enumerate(variable.original) if item in present]
-            keep = self.names.constant(HeldList, "HeldList")
-            extra = [f"{self.args}[{position}]", repr((*left,)), hold]
-            held.append(f"{keep}({', '.join(extra)})")
+            remaining = tuple(k for k, item in enumerate(variable.original) if item in present)
+            holder = self.names.constant(HeldList, "HeldList")
+            held.append(f"{holder}({self.args}[{position}], {remaining!r}, {hold})")
         held += [self.clear_slot(clear, hold, known) for clear in self.early_clears]
         return f"{self.taken} = [{', '.join(held)}]"
 
@@ -287,15 +290,15 @@ class RerunPrinter:
             owner = known[clear.owner]
         if isinstance(clear.effect, AttrSet | AttrDeleted) and not clear.is_slot:
             owner = f"{self.names.constant(instance_dict, 'instance_dict')}({owner})"
-        how = HeldSlot if clear.is_slot else HeldPlace
+        holder = HeldSlot if clear.is_slot else HeldItem
         extra = ", is_removed=False" * (not clear.is_removed)
-        empty, key = self.names.constant(how, how.__name__), key_expression(clear.key, self.names)
-        return f"{empty}({owner}, {key}, {hold}{extra})"
+        holder_name, key = self.names.constant(holder, holder.__name__), key_expression(clear.key, self.names)
+        return f"{holder_name}({owner}, {key}, {hold}{extra})"
 
-    def keep_overwritten(self, writes: Writes, sure: str) -> str:
+    def keep_overwritten(self, writes: Writes, cannot_raise: str) -> str:
         """Prints the line that copies the memory overwritten by the graph, to be restored before a rerun."""
         self.overwritten = self.names.fresh("overwritten")
-        arguments = [self.names.constant(writes, "writes"), self.args, *[sure] * bool(sure)]
+        arguments = [self.names.constant(writes, "writes"), self.args, *[cannot_raise] * bool(cannot_raise)]
         keep = self.names.constant(Overwritten, "Overwritten")
         return f"{self.overwritten} = {keep}({', '.join(arguments)})"
 

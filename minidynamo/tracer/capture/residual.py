@@ -39,7 +39,7 @@ from minidynamo.variables.base import ConstantVariable, VariableTracker
 from minidynamo.variables.containers import ListVariable
 from minidynamo.variables.iterators import DictIterator
 
-# From this number of inputs outside the arguments on, the guards pass on the values already read.
+# From this number of inputs outside of the arguments on, the guards pass on the values that they have read.
 MANY_INPUTS = 16
 
 
@@ -53,7 +53,7 @@ class Residual:
     namespace: dict[str, Any]
     #: the boxed plain function `body(boxed)`
     body: types.FunctionType
-    #: sources of the graph inputs; if there are any, the list of their values may be passed as a second argument
+    #: sources of the graph inputs; if there are any, a list of the values may be passed as a second argument
     inputs: tuple[Source, ...] = ()
     #: whether the program replaces the beginning of a function, and still returns `(break_function, list)` for its
     #: caller to continue
@@ -81,12 +81,12 @@ class ResidualContext:
     rerun: RerunOptions = field(default_factory=RerunOptions)
 
     def rebound(self, body: Any, other: ResidualContext, constants: Mapping[int, object]) -> Any:
-        """Returns the program `body` of this context in the context of an equal function; `constants` maps the id of
-        each constant to the function's own.
+        """Returns the program `body` of this context for the context `other` of an equal function; `constants` maps the
+        id of each constant to the constant of that function.
         """
         pairs = zip(self._functions(), other._functions())
-        own = {id(function): replacement for function, replacement in pairs if function is not None}
-        return with_globals(body, {**constants, **own})
+        functions = {id(function): replacement for function, replacement in pairs if function is not None}
+        return with_globals(body, {**constants, **functions})
 
     def _functions(self) -> tuple[object, ...]:
         """Returns the functions to call that belong to the compiled function."""
@@ -123,13 +123,13 @@ class _Program:
         self.names = Namespace([*parameters, *(draw.number.name for draw in self.draws if draw.number)])
         self.function = self.names.fresh(traced.name.rpartition(".")[2])
         self.boxed = self.names.fresh("boxed")
-        self.leaving = self._leaving()
+        self.exit_values = self._exit_values()
         restored = self._restored_lists()
         items = [item for container in restored for item in container.items.lazy()]
         self.donated_after_break = traced.donated_after_break if context.root else ()
-        is_driven = context.caller_runs_steps and isinstance(traced.exit, Break) and not self.donated_after_break
-        self.returns_step = is_driven or not context.root
-        found, effects = reachable([*self.leaving, *items, *self.donated_after_break], traced.side_effects)
+        is_last = isinstance(traced.exit, Break) and not self.donated_after_break  # no work is left after the steps
+        self.returns_step = (context.caller_runs_steps and is_last) or not context.root
+        found, effects = reachable([*self.exit_values, *items, *self.donated_after_break], traced.side_effects)
         self.found = dict.fromkeys(found)
         self.effects = [*map(ContentsChanged, restored), *effects]
         self.known: dict[VariableTracker, str] = {}
@@ -138,9 +138,9 @@ class _Program:
         self.inputs = [graph_input.source for graph_input in traced.inputs] if graph is not None else []
         self.takes_inputs = sum(not is_argument_or_item(source) for source in self.inputs) >= MANY_INPUTS
         self.takes_inputs = self.takes_inputs and not self.draws
-        #: inputs that the guards cannot pass on
-        self.added = [source for source in self.inputs if isinstance(source, NewObject)] if self.takes_inputs else []
-        self.inputs = [source for source in self.inputs if source not in self.added]
+        #: inputs that are created in each call: the guards have no value of such an input to pass on
+        self.new_objects = [s for s in self.inputs if isinstance(s, NewObject)] if self.takes_inputs else []
+        self.inputs = [source for source in self.inputs if source not in self.new_objects]
         self.rerun_printer = RerunPrinter(
             traced,
             context.rerun,
@@ -152,27 +152,27 @@ class _Program:
             returns_pair=self.returns_step and context.root,
         )
 
-    def _leaving(self) -> list[VariableTracker]:
-        """Returns the values with which the frame ends, in the order of the list."""
-        leave = self.traced.exit
-        if isinstance(leave, Return):
-            return [leave.value]
+    def _exit_values(self) -> list[VariableTracker]:
+        """Returns the result of the frame, or the values that it needs after a break, in the order of the list."""
+        exit = self.traced.exit
+        if isinstance(exit, Return):
+            return [exit.value]
         point = self.context.point
-        cells = leave.cells if point is None else {name: leave.cells[name] for name in point.cells}
-        plain = leave.local_variables
+        cells = exit.cells if point is None else {name: exit.cells[name] for name in point.cells}
+        plain = exit.local_variables
         plain = plain if point is None else {name: plain[name] for name in point.locals}
-        stack = [value for value in leave.stack if not isinstance(value, Null)]
+        stack = [value for value in exit.stack if not isinstance(value, Null)]
         return [*cells.values(), *stack, *plain.values()]
 
     def _restored_lists(self) -> list[ListVariable]:
         """Returns the lists emptied by the graph, although the frame needs the elements after a break."""
         if isinstance(self.traced.exit, Return):
             return []
-        leaving, _ = reachable(self.leaving, self.traced.side_effects)
+        found, _ = reachable(self.exit_values, self.traced.side_effects)
         lists = [
             graph_input.variable
             for graph_input in self.traced.inputs
-            if graph_input.is_emptied and graph_input.variable in leaving
+            if graph_input.is_emptied and graph_input.variable in found
         ]
         changed = self.traced.side_effects.is_changed
         return [v for v in lists if isinstance(v, ListVariable) and not changed(v)]
@@ -192,14 +192,14 @@ class _Program:
             if isinstance(variable, DictIterator):
                 rebuild.value(variable)
         stores = [line for effect in self.effects for line in replay(rebuild, effect)]
-        leaving = [rebuild.value(value) for value in self.leaving]
+        expressions = [rebuild.value(value) for value in self.exit_values]
         self.bound += rebuild.bound
-        ending = self.ending(leaving)
-        return [*loads, *call, *rebuild.lines, *stores, *rebuild.late, *ending]
+        ending = self.ending(expressions)
+        return [*loads, *call, *rebuild.lines, *stores, *rebuild.final_lines, *ending]
 
     def needed(self) -> list[VariableTracker]:
         """Returns every value that an effect or the ending reads, once per read."""
-        needed = list(self.leaving)
+        needed = list(self.exit_values)
         for effect in self.effects:
             target = target_of(effect)
             needed += needed_by(effect) if target is None else (target, *needed_by(effect))
@@ -224,20 +224,22 @@ class _Program:
 
         Values for the graph alone are passed to the graph, and the names are deleted.
         """
-        outside = [(v, v.source) for v in self.found if v.source is not None and is_external(v) and not _is_constant(v)]
+        external = [
+            (v, v.source) for v in self.found if v.source is not None and is_external(v) and not _is_constant(v)
+        ]
         reader = reader_of(self.traced.guards, self.names)
-        self.known |= {variable: reader.name(source, source.display()) for variable, source in outside}
+        self.known |= {variable: reader.name(source, source.display()) for variable, source in external}
         inputs = ", ".join(map(reader.read, self.inputs))
-        recovers = self.graph is not None and self.rerun_printer.can_rerun
-        self.rerun_printer.drawn, draws = print_draws(self.draws, reader, self.names, keeps=recovers)
-        reader.count([*draws, *(reader.read(source) for _, source in outside), inputs])
+        can_rerun = self.graph is not None and self.rerun_printer.can_rerun
+        self.rerun_printer.drawn, draws = print_draws(self.draws, reader, self.names, keeps=can_rerun)
+        reader.count([*draws, *(reader.read(source) for _, source in external), inputs])
         lines: list[Line] = [line for text in draws for line in (*reader.statements(text), reader.write(text))]
-        lines += [line for _, source in outside for line in reader.assignment(source)]
+        lines += [line for _, source in external for line in reader.assignment(source)]
         names = [*self.parameters, *reader.temporaries()]
         if self.graph is not None:
             lines += self.read_inputs(reader, inputs, names)
-        if recovers:
-            lines += self.rerun_printer.hold(self.known, names)
+        if can_rerun:
+            lines += self.rerun_printer.keep_values(self.known, names)
         lasting = (name for name in self.parameters if Local(name) in self.traced.lasting)
         lasting_names = {*self.known.values(), *lasting}
         self.bound += [name for name in names if name in lasting_names]
@@ -253,10 +255,10 @@ class _Program:
             names += temporaries
             return read
         dropped = [f"    del {', '.join(temporaries)}"] if temporaries else []
-        added: list[str] = []
-        for text in map(reader.read, self.added):
-            added += [*reader.statements(text), f"{self.args}.append({reader.write(text)})"]
-        return [f"if {self.args} is None:", *(f"    {line}" for line in read), *dropped, *added]
+        appends: list[str] = []
+        for text in map(reader.read, self.new_objects):
+            appends += [*reader.statements(text), f"{self.args}.append({reader.write(text)})"]
+        return [f"if {self.args} is None:", *(f"    {line}" for line in read), *dropped, *appends]
 
     # The graph
 
@@ -279,18 +281,18 @@ class _Program:
 
     # The end
 
-    def ending(self, leaving: list[str]) -> list[str]:
-        leave = self.traced.exit
-        if isinstance(leave, Return):
-            return [f"return {leaving[0]}" if self.context.root else f"return None, {leaving[0]}"]
-        if leave.compiled_callee is not None and self.context.dispatcher_for is not None:
-            position = self.position_of_stack_slot(leave, leave.compiled_callee)
+    def ending(self, expressions: list[str]) -> list[str]:
+        exit = self.traced.exit
+        if isinstance(exit, Return):
+            return [f"return {expressions[0]}" if self.context.root else f"return None, {expressions[0]}"]
+        if exit.compiled_callee is not None and self.context.dispatcher_for is not None:
+            position = self.position_of_stack_slot(exit, exit.compiled_callee)
             dispatcher_for = self.names.constant(self.context.dispatcher_for, "dispatcher_for")
-            leaving[position] = f"{dispatcher_for}({leaving[position]})"
+            expressions[position] = f"{dispatcher_for}({expressions[position]})"
         step = self.names.constant(self.context.break_function, "break_function")
-        comment = f"# graph break: {leave.diagnostic.what.removeprefix('graph break: ')}"
-        comment += f" ({leave.diagnostic.where})" if leave.diagnostic.where else ""
-        values = f"[{', '.join(leaving)}]"
+        comment = f"# graph break: {exit.diagnostic.what.removeprefix('graph break: ')}"
+        comment += f" ({exit.diagnostic.where})" if exit.diagnostic.where else ""
+        values = f"[{', '.join(expressions)}]"
         if self.returns_step:
             return [comment, f"return {step}, {values}"]
         # This frame is on the stack while the steps run; it must not keep anything alive.
@@ -299,21 +301,21 @@ class _Program:
         bound = [name for name in dict.fromkeys(self.bound) if name not in donated_after_break]
         lines = [comment, f"{boxed} = {values}"]
         lines += [f"del {', '.join(bound)}"] * bool(bound)
-        driven = f"{self.names.constant(self.context.run_steps, 'drive')}({step}, {boxed})"
+        steps = f"{self.names.constant(self.context.run_steps, 'run_steps')}({step}, {boxed})"
         if not donated_after_break:
-            return [*lines, f"return {driven}"]
+            return [*lines, f"return {steps}"]
         result = self.names.fresh("result")
         return [
             *lines,
-            f"{result} = {driven}",
+            f"{result} = {steps}",
             *(f"{name}.clear()" for name in donated_after_break),
             f"return {result}",
         ]
 
-    def position_of_stack_slot(self, leave: Break, slot: int) -> int:
+    def position_of_stack_slot(self, exit: Break, slot: int) -> int:
         """Returns the position of a stack slot in the list of values."""
-        cells = len(leave.cells if self.context.point is None else self.context.point.cells)
-        return cells + sum(not isinstance(value, Null) for value in leave.stack[:slot])
+        cells = len(exit.cells if self.context.point is None else self.context.point.cells)
+        return cells + sum(not isinstance(value, Null) for value in exit.stack[:slot])
 
 
 def _is_constant(variable: VariableTracker) -> bool:

@@ -17,7 +17,7 @@ from minidynamo.guards.source import Source, is_drawn
 from minidynamo.tracer.attributes import namespace_of, read_attribute
 from minidynamo.tracer.calls.call import call, call_method
 from minidynamo.tracer.calls.operators import truth_of
-from minidynamo.tracer.capture.finalizers import NOTICED_DEATH, Losses
+from minidynamo.tracer.capture.finalizers import VISIBLE_DEATH, LostReferences
 from minidynamo.tracer.frames.exceptions import description, tracked
 from minidynamo.tracer.frames.interpreter import Tracer, weakly
 from minidynamo.tracer.frames.unrolling import (
@@ -25,10 +25,10 @@ from minidynamo.tracer.frames.unrolling import (
     depends_on_float,
     free_numbers,
     limit_constants,
+    limit_contents,
+    limit_lists,
+    limit_pieces,
     limit_sizes,
-    unroll_contents,
-    unroll_lists,
-    unroll_pieces,
 )
 from minidynamo.tracer.graph.arguments import NotInGraph
 from minidynamo.tracer.graph.fake_tensors import CallFailed
@@ -58,16 +58,16 @@ class Trace(Tracer):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._losses = Losses(self.graph)
+        self._lost_references = LostReferences(self.graph)
         self.side_effects.on_effect = weakly(self._refuse_visible_death)
         self.graph.on_specialize = weakly(self._limit_constants)
         self.graph.shapes.on_decision = weakly(self._refuse_drawn_decision)
         self.graph.shapes.on_fixed = self.graph.on_specialize
-        self.graph.on_kind = weakly(self._leave_kind)
-        self.graph.on_length = weakly(self._unroll_contents)
+        self.graph.on_kind = weakly(self._break_on_kind)
+        self.graph.on_length = weakly(self._limit_contents)
         self.graph.values.namespace_of = weakly(self._namespace_of)
 
-    def _leave_kind(self, source: Source) -> None:
+    def _break_on_kind(self, source: Source) -> None:
         if not self.graph.may_break_here:
             return
         self.break_graph(
@@ -77,15 +77,15 @@ class Trace(Tracer):
             fix="Keep the items of one kind in one list, or use tensors with a mask.",
         )
 
-    def _unroll_contents(self, items: Slots) -> None:
-        unroll_contents(self, items)
+    def _limit_contents(self, items: Slots) -> None:
+        limit_contents(self, items)
 
     def _namespace_of(self, obj: ObjectVariable) -> VariableTracker:
         return namespace_of(self, obj)
 
     def _refuse_visible_death(self, effect: Effect) -> None:
-        if self._losses.has_finalizers(effect):
-            self.break_graph("MD206", NOTICED_DEATH, why="The program can see when the object dies.")
+        if self._lost_references.has_finalizers(effect):
+            self.break_graph("MD206", VISIBLE_DEATH, why="The program can see when the object dies.")
 
     def _refuse_drawn_decision(self, source: Source) -> None:
         if self.side_effects.draws and is_drawn(source):
@@ -158,12 +158,12 @@ class Trace(Tracer):
             others = {name: value for name, value in kwargs.items() if name != "requires_grad"}
             return self.call_method(self.emit(target, args, others), "requires_grad_")
         name = f"Tensor.{target}()" if isinstance(target, str) else f"{getattr(target, '__name__', target)}()"
-        unroll_lists(self, name, args)
+        limit_lists(self, name, args)
         for number in free_numbers([*args, *(kwargs or {}).values()]):
             is_float = depends_on_float(self, number.source, number.value)
             limit_constants(self, number.source, name, self.location(), most=1 if is_float else MOST_NUMBERS)
         limit_sizes(self, args, name, self.location())
-        graph_numbers.refuse_deciding(self, target, name, args, kwargs or {})
+        graph_numbers.refuse_value_dependent(self, target, name, args, kwargs or {})
         try:
             args, kwargs = tensor_items.as_numbers(self, target, args, kwargs or {})
             stored = tensor_items.numbers_of_write(self, target, args, kwargs)
@@ -186,7 +186,7 @@ class Trace(Tracer):
             if sizes is not None:
                 return self.emit(target, *sizes)
             self._refuse(name, failed)
-        unroll_pieces(self, name, args, result)
+        limit_pieces(self, name, args, result)
         while self.graph.subgraph is not None and (written := self.graph.subgraph.take_written()) is not None:
             self.side_effects.on_effect(Written(written))
         return result
@@ -207,9 +207,9 @@ class Trace(Tracer):
 
     def _makes_leaf(self, kwargs: Mapping[str, VariableTracker]) -> bool:
         """Returns whether a call creates a tensor whose gradient the program may read: autograd must see a leaf."""
-        wanted = kwargs.get("requires_grad")
-        is_asked = isinstance(wanted, ConstantVariable) and wanted.value is True
-        return is_asked and "out" not in kwargs and self.graph.subgraph is None
+        requires_grad = kwargs.get("requires_grad")
+        is_true = isinstance(requires_grad, ConstantVariable) and requires_grad.value is True
+        return is_true and "out" not in kwargs and self.graph.subgraph is None
 
     def raises(
         self, error: BaseException | ExceptionVariable, *, exact: bool = False, **fields: VariableTracker

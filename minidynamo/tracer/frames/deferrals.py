@@ -1,7 +1,7 @@
-"""Owns deferrals: texts of tensors, and lines that the program prints or logs. Both are made after the graph has run.
+"""Owns deferrals: texts of tensors, and lines that the program prints or logs, which wait until the graph has run.
 
-A deferral is refused at the end of the trace if the program could see the difference: a tensor of the text has been
-written to since, or an operator of the user, which may print as well, runs after a printed line. The frame is then
+A deferral is refused at the end of the trace if the program could see the difference: if a tensor of the text was
+written to later, or if an operator of the user, which may print, too, runs after the deferred line. The frame is then
 traced again, and the graph breaks at the position of the deferral.
 """
 
@@ -32,11 +32,11 @@ class DeferralRefused(Exception):
 
 @dataclass(frozen=True, eq=False)
 class Deferral:
-    """A text or line that is made after the graph."""
+    """A text or line that waits until the graph has run."""
 
     #: the code object and the index of the instruction
     position: tuple[CodeType, int]
-    #: whether the present settings of torch are those after the graph
+    #: whether the settings of torch at the position are those after the graph
     is_allowed: bool
     #: the last node of the graph so far; None if there is none
     last: torch.fx.Node | None
@@ -51,11 +51,11 @@ class Deferral:
         """Abandons the trace if the text would differ after the graph."""
         memories = {None, *(state[0] for _, state in self.tensors)}
         written = [node.meta["written_memory"] or [None] for node in self._nodes_since(tx) if node.meta.get("mutates")]
-        stay = all(_state(tx, tensor) == state for tensor, state in self.tensors)
+        are_unchanged = all(_state(tx, tensor) == state for tensor, state in self.tensors)
         if (
             not self.is_allowed
             or not _has_entry_dtype(tx)
-            or not stay
+            or not are_unchanged
             or not memories.isdisjoint(itertools.chain(*written))
         ):
             self.refuse()

@@ -22,6 +22,8 @@ from minidynamo.variables.objects import ExceptionVariable
 
 T = TypeVar("T")
 
+HAS_OWN_FIELDS = "Exceptions that keep more than their arguments are made by Python itself."
+
 # Built-in classes whose complete state is in `args`, or follows from `args`.
 _FROM_ARGS = (StopIteration, AttributeError, NameError, UnboundLocalError)
 EXCEPTIONS: tuple[type[BaseException], ...] = tuple(
@@ -50,11 +52,11 @@ def native_base(cls: type) -> type[BaseException]:
 def description(error: BaseException | ExceptionVariable) -> str:
     """Returns the text for the user: the class of an exception and the first line of its message."""
     if isinstance(error, ExceptionVariable):
-        words, name = _message(error.args), error.cls.__name__
+        message, name = _message(error.args), error.cls.__name__
     else:
-        words, name = str(error), type(error).__name__
-    message = words.partition("\n")[0]
-    return f"{name}: {message}" if message else name
+        message, name = str(error), type(error).__name__
+    line = message.partition("\n")[0]
+    return f"{name}: {line}" if line else name
 
 
 def _message(args: TupleVariable | None) -> str:
@@ -86,8 +88,7 @@ def tracked(error: BaseException, effects: SideEffects, *, exact: bool) -> Excep
 
 
 def own_fields(cls: type) -> frozenset[str]:
-    """Returns the names of the fields, besides `args`, that built-in base classes add (except the classes in
-    `EXCEPTIONS`)."""
+    """Returns the names of the fields, besides `args`, that built-in base classes outside of `EXCEPTIONS` add."""
     names = (name for base in cls.__mro__ if _adds_fields(base) for name in vars(base))
     return frozenset(
         name
@@ -105,8 +106,8 @@ def _adds_fields(cls: type) -> bool:
     return cls.__module__ == "builtins" and issubclass(cls, BaseException) and cls not in EXCEPTIONS
 
 
-def made(cls: type[BaseException], *args: VariableTracker) -> ExceptionVariable:
-    """Returns the tracker of an exception with known arguments."""
+def exception_with(cls: type[BaseException], *args: VariableTracker) -> ExceptionVariable:
+    """Returns the tracker of an exception with these arguments."""
     return ExceptionVariable(None, cls, args=TupleVariable(list(args)))
 
 
@@ -117,7 +118,7 @@ def without_message(cls: type[BaseException]) -> ExceptionVariable:
 
 def generator_stop_error(inner: ExceptionVariable) -> ExceptionVariable:
     """Returns the RuntimeError that replaces a StopIteration leaving a generator, where it would look like the end."""
-    error = made(RuntimeError, ConstantVariable("generator raised StopIteration"))
+    error = exception_with(RuntimeError, ConstantVariable("generator raised StopIteration"))
     error.cause = error.context = inner
     error.suppresses_context = True
     return error

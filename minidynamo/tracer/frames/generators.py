@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 from minidynamo import compat
 from minidynamo.bytecode.breaks import make_suspended
 from minidynamo.bytecode.layout import CELL, NULL, VALUE, FramePoint, frame_point
-from minidynamo.tracer.frames.exceptions import catch_raised, generator_stop_error, made
+from minidynamo.tracer.frames.exceptions import catch_raised, exception_with, generator_stop_error
 from minidynamo.tracer.frames.interpreter import Frame, Raised, Tracer
 from minidynamo.tracer.lazy.lazy_value import is_none
 from minidynamo.tracer.records import registry
@@ -161,7 +161,7 @@ def close(tx: Tracer, generator: GeneratorVariable) -> VariableTracker:
         generator.started, generator.frame.result = True, ConstantVariable(None)
         return ConstantVariable(None)
     ended: list[VariableTracker] = []
-    item = catch_raised(GeneratorExit, lambda: throw(tx, generator, made(GeneratorExit)), ended.append)
+    item = catch_raised(GeneratorExit, lambda: throw(tx, generator, exception_with(GeneratorExit)), ended.append)
     if item is not None:
         tx.raises(RuntimeError("generator ignored GeneratorExit"), exact=True)
     return ConstantVariable(None) if ended else generator.returned or ConstantVariable(None)

@@ -165,28 +165,29 @@ def bind_arguments(
     return bound
 
 
-_NOTHING = (lambda: None).__code__
+_EMPTY_FUNCTION = (lambda: None).__code__
 _STARRED = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
 
 
 def _python_error(
-    code: types.CodeType, title: str, given: int, kwargs: Iterable[str], default_count: int, keyword_defaults: Any
+    code: types.CodeType, title: str, count: int, kwargs: Iterable[str], default_count: int, keyword_defaults: Any
 ) -> TypeError:
-    """Returns Python's error for a call that does not fit, raised by an empty function with the same signature."""
+    """Returns Python's error for a call with `count` positional arguments that does not fit: an empty function with the
+    same signature raises it."""
     starred = code.co_flags & _STARRED
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + starred.bit_count()]
-    same_signature = _NOTHING.replace(
+    same_signature = _EMPTY_FUNCTION.replace(
         co_argcount=code.co_argcount,
         co_posonlyargcount=code.co_posonlyargcount,
         co_kwonlyargcount=code.co_kwonlyargcount,
         co_varnames=names,
         co_nlocals=len(names),
-        co_flags=_NOTHING.co_flags | starred,
+        co_flags=_EMPTY_FUNCTION.co_flags | starred,
     )
     empty = types.FunctionType(same_signature, {}, code.co_name, (None,) * default_count)
     empty.__qualname__, empty.__kwdefaults__ = title, keyword_defaults
     try:
-        empty(*[None] * given, **dict.fromkeys(map(str, kwargs)))
+        empty(*[None] * count, **dict.fromkeys(map(str, kwargs)))
     except TypeError as error:
         return error.with_traceback(None)
     raise AssertionError(f"{title} takes these arguments")

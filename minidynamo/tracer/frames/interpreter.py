@@ -82,15 +82,15 @@ class Raised(Exception):
 class Tracer(ABC):
     """The state of one attempt to trace a frame, and the operations of handlers on it. It is called `tx` everywhere.
 
-    `Trace` (`capture/trace.py`) implements the abstract methods. For `steal`, `spread` and `profile` see `OutputGraph`,
-    for `may_assert` see `FrameRequest`.
+    `Trace` (`capture/trace.py`) implements the abstract methods. `OutputGraph` explains `steal`, `starred` and
+    `profile`, `FrameRequest` explains `may_assert`.
     """
 
     def __init__(
         self,
         attempt: int,
         steal: frozenset[Source] = frozenset(),
-        spread: frozenset[Source] = frozenset(),
+        starred: frozenset[Source] = frozenset(),
         profile: FrameProfile | None = None,
         *,
         may_assert: bool = False,
@@ -100,9 +100,9 @@ class Tracer(ABC):
         #: the frames being traced, the root first, the innermost last
         self.frames: list[Frame] = []
         #: the graph under construction
-        self.graph = OutputGraph(weakly(self.location), steal, spread, profile, may_assert=may_assert)
+        self.graph = OutputGraph(weakly(self.location), steal, starred, profile, may_assert=may_assert)
         #: the journal
-        self.side_effects = SideEffects(spread)
+        self.side_effects = SideEffects(starred)
         #: as in `FrameRequest`
         self.refused_deferrals: frozenset[tuple[CodeType, int]] = frozenset()
         #: takes the trace at its end, for each line that is printed or logged after the graph; abandons the trace if
@@ -205,9 +205,9 @@ class Tracer(ABC):
 
     def location(self) -> UserLocation | None:
         """Returns the innermost line of the user's code; inside a compiled torch module, the line in torch."""
-        own = [frame for frame in self.frames if not frame.trusted]
-        shown = own or [frame for frame in self.frames if not frame.is_polyfill] or self.frames[:1]
-        return shown[-1].location if shown else None
+        of_user = [frame for frame in self.frames if not frame.trusted]
+        candidates = of_user or [frame for frame in self.frames if not frame.is_polyfill] or self.frames[:1]
+        return candidates[-1].location if candidates else None
 
     def break_graph(self, code: str, what: str, *, why: str = "", fix: str = "", marker: str = "") -> NoReturn:
         """Cuts the graph before the current instruction of the root frame, which then runs eagerly."""
@@ -441,9 +441,9 @@ class Frame:
     def pop_many_lazy(self, count: int) -> list[VariableTracker]:
         """Pops the top `count` values, the lowest first, without realizing."""
         start = len(self.stack) - count
-        taken = self.stack[start:]
+        popped = self.stack[start:]
         del self.stack[start:]
-        return [variable for variable in taken if not isinstance(variable, Null)]
+        return [variable for variable in popped if not isinstance(variable, Null)]
 
     def peek(self, depth: int = 1) -> Any:
         """Returns the value `depth` slots from the top (1 is the top), realized."""

@@ -1,5 +1,5 @@
 """Owns runtime asserts, for a branch on a tensor's value with a side that only raises: the graph checks that the
-program takes the other side.
+program takes the side that does not raise.
 
 When a check fails, the graph raises and the frame runs again eagerly: Python then raises the program's error and runs
 the handlers. Until then, nothing irreversible may happen. A graph with runtime asserts therefore has no write to an
@@ -34,9 +34,9 @@ from minidynamo.variables.containers import TupleVariable
 from minidynamo.variables.objects import ClassVariable
 from minidynamo.variables.tensors import ItemVariable, TensorVariable
 
-_HOOKED = Result(Constant(has_saved_tensor_hooks, "has_saved_tensor_hooks"))
+_HAS_HOOKS = Result(Constant(has_saved_tensor_hooks, "has_saved_tensor_hooks"))
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
-_MANY = 200  # the most instructions to search on one side of a branch
+_MOST_INSTRUCTIONS = 200  # to search on one side of a branch
 
 
 class AssertsNotAllowed(Exception):
@@ -44,9 +44,9 @@ class AssertsNotAllowed(Exception):
     asserts."""
 
 
-def expected(frame: Frame, condition: VariableTracker, jump: Instruction, jumps_if: bool) -> bool | None:
-    """Returns the truth of `condition` at a jump, and adds a runtime assert to the graph; None if the jump allows
-    none."""
+def assert_truth(frame: Frame, condition: VariableTracker, jump: Instruction, jumps_if: bool) -> bool | None:
+    """Adds a runtime assert for the condition of a jump with a side that only raises, and returns the asserted truth;
+    None if the jump allows no assert."""
     if not _is_known_by_graph(condition) or not frame.tx.graph.may_assert or frame.tx.graph.subgraph is not None:
         return None
     if isinstance(condition, TensorVariable):
@@ -54,12 +54,12 @@ def expected(frame: Frame, condition: VariableTracker, jump: Instruction, jumps_
         if fake.dtype != torch.bool or fake.dim() or frame.tx.graph.constant(condition) is not None:
             return None
     assert jump.target is not None
-    jump_raises, going_on_raises = only_raises(frame.code, jump.target), only_raises(frame.code, jump.index + 1)
-    if jump_raises is going_on_raises:
+    jump_raises, fall_through_raises = only_raises(frame.code, jump.target), only_raises(frame.code, jump.index + 1)
+    if jump_raises is fall_through_raises:
         return None
     if has_saved_tensor_hooks():  # hooks cannot be informed that a tensor is saved again
         return None
-    frame.tx.guard(_HOOKED, GuardKind.IDENTITY, False)
+    frame.tx.guard(_HAS_HOOKS, GuardKind.IDENTITY, False)
     wanted = jumps_if is not jump_raises
     if isinstance(condition, ItemVariable):
         condition = frame.tx.emit(torch.full, [TupleVariable([]), frame.tx.call(int, [condition])])
@@ -67,8 +67,8 @@ def expected(frame: Frame, condition: VariableTracker, jump: Instruction, jumps_
     assert isinstance(condition, TensorVariable)
     fake = frame.tx.graph.use(condition)
     on_cpu = condition if fake.device.type == "cpu" else frame.tx.emit("cpu", [condition])
-    holds = on_cpu if wanted else frame.tx.emit(torch.logical_not, [on_cpu])
-    frame.tx.emit(assert_async, [holds, from_constant(CHECK_FAILED)])
+    asserted = on_cpu if wanted else frame.tx.emit(torch.logical_not, [on_cpu])
+    frame.tx.emit(assert_async, [asserted, from_constant(CHECK_FAILED)])
     return wanted
 
 
@@ -78,7 +78,7 @@ def _is_known_by_graph(condition: VariableTracker) -> bool:
 
 # Conversions that read a tensor's number, by class; and the largest int that a float represents exactly.
 _READERS: dict[Any, str] = {bool: "bool", int: "int", float: "float"}
-_EXACT = 2**53
+_LARGEST_EXACT = 2**53
 
 
 def tensor_to_assert(
@@ -89,11 +89,11 @@ def tensor_to_assert(
     Only a jump with a raising side may read the number, perhaps in a comparison with a literal. The tensor has the same
     value to the last bit.
     """
-    tensor, reader = _reading(frame, function, args)
+    tensor, reader = _read_tensor(function, args)
     if tensor is None or not frame.tx.graph.may_assert or frame.tx.graph.subgraph is not None:
         return None
-    following = [one for one in frame.instructions[call.index + 1 : call.index + 5] if one.opname != "TO_BOOL"][:3]
-    compared = len(following) == 3 and [one.opname for one in following[:2]] == ["LOAD_CONST", "COMPARE_OP"]
+    following = [i for i in frame.instructions[call.index + 1 : call.index + 5] if i.opname != "TO_BOOL"][:3]
+    compared = len(following) == 3 and [i.opname for i in following[:2]] == ["LOAD_CONST", "COMPARE_OP"]
     jump = following[-1] if compared else following[0]
     if not jump.opname.startswith("POP_JUMP") or not jump.opname.endswith(("_IF_TRUE", "_IF_FALSE")):
         return None
@@ -111,17 +111,15 @@ def tensor_to_assert(
             return tensor
         return frame.tx.emit(operator.ne, [tensor, from_constant(0)]) if reader == "bool" else None
     literal = following[0].argval
-    if type(literal) not in (int, float) or (type(literal) is int and abs(literal) > _EXACT):
+    if type(literal) not in (int, float) or (type(literal) is int and abs(literal) > _LARGEST_EXACT):
         return None
     if fake.dtype.is_floating_point and fake.dtype.itemsize > 1 and reader in ("item", "float"):
         return frame.tx.emit("double", [tensor])
-    whole = fake.dtype in _INTEGERS and reader in ("item", "int") and type(literal) is int
-    return frame.tx.emit("long", [tensor]) if whole else None
+    is_int = fake.dtype in _INTEGERS and reader in ("item", "int") and type(literal) is int
+    return frame.tx.emit("long", [tensor]) if is_int else None
 
 
-def _reading(
-    frame: Frame, function: VariableTracker, args: Sequence[VariableTracker]
-) -> tuple[TensorVariable | None, str]:
+def _read_tensor(function: VariableTracker, args: Sequence[VariableTracker]) -> tuple[TensorVariable | None, str]:
     """Returns the tensor whose number a call reads, and the kind of conversion; None for other calls."""
     if isinstance(function, BoundBuiltin) and function.name == "item" and not args:
         return (function.receiver if isinstance(function.receiver, TensorVariable) else None), "item"
@@ -142,13 +140,14 @@ def only_raises(code: CodeType, start: int) -> bool:
         if name == "RAISE_VARARGS":
             continue
         following = successors(code, index)
-        if not following or len(seen) > _MANY or min(following) <= index or name.startswith(("YIELD", "RERAISE")):
+        leaves = not following or name.startswith(("YIELD", "RERAISE"))
+        if leaves or min(following) <= index or len(seen) > _MOST_INSTRUCTIONS:
             return False
         pending += following
     return True
 
 
-def checks(graph: torch.fx.GraphModule | None) -> bool:
+def has_runtime_asserts(graph: torch.fx.GraphModule | None) -> bool:
     """Returns whether the graph has a runtime assert."""
     return graph is not None and any(node.target is assert_async for node in graph.graph.nodes)
 
@@ -169,7 +168,7 @@ def may_have_asserts(request: FrameRequest) -> bool:
 def can_be_rerun(traced: TracedFrame) -> bool:
     """Returns whether the graph has no runtime assert, or its frame can be rerun after a failure."""
     graph, writes = traced.graph, traced.writes
-    if graph is None or not checks(graph):
+    if graph is None or not has_runtime_asserts(graph):
         return True
     if any(graph_input.is_emptied for graph_input in traced.inputs) or not all(map(only_computes, graph.graph.nodes)):
         return False

@@ -25,23 +25,22 @@ from minidynamo.variables.base import NumberVariable, VariableTracker
 from minidynamo.variables.containers import ListVariable, SequenceVariable, Slots, TupleVariable
 from minidynamo.variables.tensors import TensorVariable
 
-# The most trip counts for which a line is captured; and those of a list that the frame itself makes longer.
+# The most trip counts for which a line is captured; and the most lengths of a list to which the frame itself adds.
 MOST_NUMBERS, MOST_OF_GROWING = 3, 1
 
 
-def unroll(tx: Tracer, count: float, what: str, *, varies: bool = True, most: int = MOST_NUMBERS) -> None:
-    """Records the trip count `count` of `what` at this line of the program. Breaks the graph if the line was
-    already captured for `most` different counts; for one count, if another line of the function was cut before: the
-    counts often follow one another.
+def limit_trip_counts(tx: Tracer, count: float, what: str, *, varies: bool = True, most: int = MOST_NUMBERS) -> None:
+    """Records the trip count `count` of `what` at this line of the program; breaks the graph before a count too many.
 
-    If `varies` is False, the count is specific to this capture and is not recorded.
+    The limit is `most` different counts, or a single count if another line of the function was cut before, because
+    counts often grow together. `varies`: the count may differ at the next call; otherwise it is not recorded.
     """
     known = tx.graph.shapes.trip_counts
     if known is None or not tx.graph.may_break_here:
         return
     most = 1 if known.has_cut else most
-    where = next(frame for frame in reversed(tx.frames) if not frame.is_polyfill).location
-    line = where.filename, where.lineno, ""
+    location = next(frame for frame in reversed(tx.frames) if not frame.is_polyfill).location
+    line = location.filename, location.lineno, ""
     captures, numbers = known.numbers(line)
     if captures >= most and count not in numbers:
         known.note_cut()
@@ -59,9 +58,9 @@ def unroll(tx: Tracer, count: float, what: str, *, varies: bool = True, most: in
         tx.graph.shapes.differing.add(line)
 
 
-def unroll_comparison(tx: Tracer) -> None:
-    """Counts how often a frame compares varying numbers with the same instruction: each trip count of a `while` loop
-    gives different answers."""
+def limit_comparisons(tx: Tracer) -> None:
+    """Records how often a frame compares varying numbers with the same instruction, as the condition of a `while` loop
+    does; breaks the graph after a few trip counts."""
     known = tx.graph.shapes.trip_counts
     if known is None or not tx.graph.may_break_here:
         return
@@ -81,43 +80,43 @@ def unroll_comparison(tx: Tracer) -> None:
         tx.graph.shapes.unrolled.setdefault(line, set()).add(times[frame.offset])
 
 
-def size_here(size: int) -> int:
+def size_here(size: int | torch.SymInt) -> int:
     """Returns the size in this call, without a guard."""
     here: int = size.node.hint if isinstance(size, torch.SymInt) else size
     return here
 
 
-def unroll_lists(tx: Tracer, name: str, args: Sequence[VariableTracker]) -> None:
-    """Counts the lengths of external lists among the arguments of a torch function: a graph takes each item
+def limit_lists(tx: Tracer, name: str, args: Sequence[VariableTracker]) -> None:
+    """Limits the lengths of external lists among the arguments of a torch function: a graph takes each item
     separately."""
     for arg in args:
         if isinstance(arg, SequenceVariable):
-            _unroll_items(tx, arg.items, f"{name} of a list")
+            _limit_length(tx, arg.items, f"{name} of a list")
 
 
-def unroll_pieces(tx: Tracer, name: str, args: Sequence[VariableTracker], pieces: VariableTracker) -> None:
-    """Counts the pieces of a split tensor, if their number depends on a varying size or number."""
+def limit_pieces(tx: Tracer, name: str, args: Sequence[VariableTracker], pieces: VariableTracker) -> None:
+    """Limits the number of pieces of a split tensor, if it depends on a varying size or number."""
     if name.strip("().").rpartition(".")[2] not in _SPLITTING or not isinstance(pieces, SequenceVariable):
         return
     sizes = args[0].fake.shape if args and isinstance(args[0], TensorVariable) else ()
     varies = bool(free_numbers(args)) or any(isinstance(size, torch.SymInt) for size in sizes)
-    unroll(tx, len(pieces.items), name, varies=varies)
+    limit_trip_counts(tx, len(pieces.items), name, varies=varies)
 
 
 _SPLITTING = ("split", "chunk", "unbind")
 
 
-def unroll_loop(tx: Tracer, sequence: SequenceVariable, what: str = "a loop over data") -> None:
-    """Counts the length of an external sequence of data that a loop, or another operation on all items, reads.
-    Sequences of other items do not count: a separately captured loop body would need a version for each item."""
+def limit_loop(tx: Tracer, sequence: SequenceVariable, what: str = "a loop over data") -> None:
+    """Limits the length of an external sequence of data that a loop, or another operation on all items, reads.
+    Sequences of other items have no limit: a separately captured loop body would need a version for each item."""
     if isinstance(sequence.items, LazyList) and _is_data(sequence.items.first_on_entry()):
-        _unroll_items(tx, sequence.items, what)
+        _limit_length(tx, sequence.items, what)
 
 
-def unroll_contents(tx: Tracer, items: Slots) -> None:
-    """Counts the length of the contents of an external sequence of data that any other code depends on."""
+def limit_contents(tx: Tracer, items: Slots) -> None:
+    """Limits the length of an external sequence of data on which any other code depends."""
     if isinstance(items, LazyList) and _is_data(items.first_on_entry()):
-        _unroll_items(tx, items, "a list of data", most_of_growing=MOST_NUMBERS)
+        _limit_length(tx, items, "a list of data", most_of_growing=MOST_NUMBERS)
 
 
 def _is_data(value: object) -> bool:
@@ -127,16 +126,16 @@ def _is_data(value: object) -> bool:
     return isinstance(value, torch.Tensor) or type(value) in (int, float, bool)
 
 
-def unroll_copy(tx: Tracer, sequence: VariableTracker) -> None:
-    """Counts the length of an external list or tuple that is copied: a copy reads all items."""
+def limit_copy(tx: Tracer, sequence: VariableTracker) -> None:
+    """Limits the length of an external list or tuple that is copied: a copy reads all items."""
     if isinstance(sequence, SequenceVariable):
-        _unroll_items(tx, sequence.items, "a copy of a list")
+        _limit_length(tx, sequence.items, "a copy of a list")
 
 
-def _unroll_items(tx: Tracer, items: object, what: str, *, most_of_growing: int = MOST_OF_GROWING) -> None:
+def _limit_length(tx: Tracer, items: object, what: str, *, most_of_growing: int = MOST_OF_GROWING) -> None:
     length = items.lazy_length() if isinstance(items, LazyList) else None
     if length is not None:
-        unroll(tx, length.now, what, most=most_of_growing if length.added > 0 else MOST_NUMBERS)
+        limit_trip_counts(tx, length.now, what, most=most_of_growing if length.added > 0 else MOST_NUMBERS)
 
 
 def free_numbers(args: Iterable[VariableTracker]) -> list[NumberVariable]:

@@ -115,6 +115,6 @@ class Arguments:
         if variable.node is None or not self._open.holds(variable.node):
             variable.node = self._inputs.number(variable)
         node = self._open.node_of(variable)
-        if variable.plain and self._open.subgraph is not None:
+        if variable.is_scalar_argument and self._open.subgraph is not None:
             self._open.subgraph.has_scalar_arguments = True
-        return node, variable.unguarded_value if variable.plain else node.meta["example_value"]
+        return node, variable.unguarded_value if variable.is_scalar_argument else node.meta["example_value"]

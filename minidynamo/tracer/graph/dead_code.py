@@ -40,7 +40,7 @@ _SAFE_NAMES = """
     unsafe_split unsqueeze vdot view view_as_complex view_as_real vsplit vstack zeros zeros_like
 """
 _CANNOT_RAISE = frozenset(_SAFE_NAMES.split())
-# More operations without errors that depend on data. They stay nevertheless: they warn, write, or draw.
+# More operations without errors that depend on data. Unused calls stay nevertheless: they warn, write, or draw.
 _KEPT_NAMES = """
     adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool1d adaptive_max_pool1d_with_indices
     adaptive_max_pool2d adaptive_max_pool2d_with_indices adaptive_max_pool3d adaptive_max_pool3d_with_indices
@@ -132,7 +132,7 @@ def may_raise(node: torch.fx.Node) -> bool:
 
 
 def overload_may_raise(overload: OpOverload) -> bool:
-    """Returns whether an ATen operator, of numbers that are no integers, may raise for some data."""
+    """Returns whether an ATen operator on tensors of floats may raise for some data."""
     name = overload.overloadpacket.__name__.strip("_")
     return not (name in _CANNOT_RAISE or name in _KEPT or name in _RAISE_ON_INTEGERS or _is_elementwise(name))
 
@@ -165,8 +165,8 @@ def is_torch_function(function: object) -> bool:
 
 def only_computes(node: torch.fx.Node) -> bool:
     """Returns whether a node, with its subgraphs, runs no code of the user."""
-    subgraphs = [given for given in node.all_input_nodes if ONLY_COMPUTES in given.meta]
-    return all(given.meta[ONLY_COMPUTES] for given in subgraphs) if subgraphs else calls_torch(node)
+    subgraphs = [operand for operand in node.all_input_nodes if ONLY_COMPUTES in operand.meta]
+    return all(subgraph.meta[ONLY_COMPUTES] for subgraph in subgraphs) if subgraphs else calls_torch(node)
 
 
 def calls_torch(node: torch.fx.Node) -> bool:

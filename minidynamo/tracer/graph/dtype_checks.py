@@ -88,7 +88,7 @@ def _accepts_fitting_sizes(name: str) -> bool:
 
 
 def _replacement_of(value: Any, most: int) -> Any:
-    """Returns a hashable form of arguments, with at most `most` elements per dimension; raises _Unknown.
+    """Returns a hashable form of arguments, with at most `most` elements per dimension; raises _NoReplacement.
 
     The form distinguishes 1 from 1.0 and True."""
     if isinstance(value, torch.Tensor):
@@ -99,7 +99,7 @@ def _replacement_of(value: Any, most: int) -> Any:
     if type(value) in (list, tuple, torch.Size):
         return (type(value), *(_replacement_of(item, most) for item in value))
     if isinstance(value, torch.SymInt) and value.node.hint is not None:
-        return (None, int, value.node.hint)  # a dimension, say, for which no other value may be valid
+        return (None, int, value.node.hint)  # for example a dimension, for which other values may be invalid
     if isinstance(value, SYMBOLIC_NUMBERS):
         return float if isinstance(value, torch.SymFloat) else int if isinstance(value, torch.SymInt) else bool
     if value is None or isinstance(value, bool | int | float | complex | str | torch.dtype | torch.device):
@@ -129,6 +129,6 @@ def _error_of(target: Callable[..., Any] | str, replacement: Any, _settings: Any
             target(*args, **kwargs)
     except (NotImplementedError, RuntimeError, TypeError) as error:
         return error.with_traceback(None)
-    except IndexError as error:  # otherwise a class index too large for the reduced sizes
+    except IndexError as error:  # other errors: an index that is too large for the reduced sizes
         return error.with_traceback(None) if str(error).startswith("Dimension out of range") else None
     return None

@@ -28,7 +28,8 @@ from minidynamo.variables.tensors import TensorVariable
 
 
 class CallFailed(Exception):
-    """Raised after a call on fake tensors raised `__cause__`; the real call would raise too, or has no fake form."""
+    """Raised after a call on fake tensors raised `__cause__`: the real call raises, too, or torch cannot compute the
+    call for fake tensors."""
 
 
 class FakeTensors:
@@ -67,7 +68,7 @@ class FakeTensors:
         owners = (v for v in self._trackers.values() if v.source is not None and memory_of(v.fake) == memory)
         return next(owners, None)
 
-    # Imitations
+    # Creation
 
     def of_real(self, value: torch.Tensor, layout: Layout) -> torch.Tensor:
         """Returns a fake tensor with exactly the properties that guards check: no views, no gradient."""
@@ -79,19 +80,19 @@ class FakeTensors:
             if value.requires_grad and (value.is_leaf or overlaps):
                 fake.requires_grad_()
             elif value.requires_grad:
-                _give_history(fake)
+                _add_history(fake)
         return fake
 
-    def computed(self, like: torch.Tensor, requires_grad: bool) -> torch.Tensor:
-        """Returns a new fake tensor like the given tensor, as the result of an operation."""
+    def result_like(self, like: torch.Tensor, requires_grad: bool) -> torch.Tensor:
+        """Returns a new fake tensor with the layout and dtype of `like`, as the result of an operation."""
         with self.mode:
             fake = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device)
             if requires_grad:
-                _give_history(fake)
+                _add_history(fake)
         return fake
 
-    def part(self, like: torch.Tensor, dim: int | None, requires_grad: bool) -> torch.Tensor:
-        """Returns a new leaf like the given fake tensor, without dimension `dim` unless None."""
+    def leaf_like(self, like: torch.Tensor, dim: int | None, requires_grad: bool) -> torch.Tensor:
+        """Returns a new leaf with the layout and dtype of `like`, without dimension `dim` unless None."""
         with self.mode:
             sizes, strides = list(like.shape), list(like.stride())
             if dim is not None:
@@ -127,12 +128,12 @@ class FakeTensors:
         """Returns whether a custom operator infers its results for symbolic floats.
 
         Branches on floats, and sizes computed from floats, are guarded."""
-        form = fake_implementation_of(op)
-        if form is None:
+        implementation = fake_implementation_of(op)
+        if implementation is None:
             return False
         try:
             with self.mode, python_dispatcher() if self._shapes.is_symbolic else contextlib.nullcontext():
-                inferred = form(self.mode, *args, **kwargs)
+                inferred = implementation(self.mode, *args, **kwargs)
         except Exception:
             return False
         results = inferred if isinstance(inferred, list | tuple) else [inferred]
@@ -146,7 +147,8 @@ class FakeTensors:
 
 
 def _without_frames(error: Exception) -> Exception:
-    """Returns the error without tracebacks: some functions of torch keep their errors, and so all calling frames."""
+    """Removes the tracebacks of an error: some functions of torch keep their errors, and with them all calling
+    frames."""
     cause: BaseException | None = error
     while cause is not None and cause.__traceback__ is not None:
         cause.__traceback__ = None
@@ -161,8 +163,8 @@ def _inference_mode(enabled: bool) -> contextlib.AbstractContextManager[object]:
     return torch.inference_mode(enabled)
 
 
-def _give_history(fake: torch.Tensor) -> None:
-    """Gives a fake tensor an autograd history, so that in-place writes are allowed."""
+def _add_history(fake: torch.Tensor) -> None:
+    """Adds an autograd history to a fake tensor, so that it is no leaf and in-place writes are allowed."""
     with torch.enable_grad():
         fake.mul_(torch.ones((), dtype=fake.dtype, device=fake.device, requires_grad=True))
 

@@ -1,7 +1,7 @@
 """Owns the values that come from outside of a trace: the trackers of real values, by source and by object; and the
 inputs of the graph, with placeholders, sources and guards.
 
-Trackers and guards are not made here, and the choice of values that become inputs is not here (`wrap.py`).
+The choice of the tracker of a value, and of its guards, is not here (`wrap.py`).
 """
 
 from __future__ import annotations
@@ -45,8 +45,11 @@ class KnownValues:
         self._owners: dict[int, VariableTracker] = {}
         #: returns the tracker of the `__dict__` of an object
         self.namespace_of: Callable[[ObjectVariable], VariableTracker | None] = lambda obj: None
+        #: the trackers that later reads of a real object return, by its id; None: reads break the graph
         self.replaced: dict[int, VariableTracker | None] = {}
-        self.readers: list[object] = []  # of real containers (`tracer/lazy/lazy_lists.py`)
+        #: the readers of real containers (`tracer/lazy/lazy_lists.py`)
+        self.readers: list[object] = []
+        #: whether the trace has ended
         self.has_ended = False
 
     def at(self, source: Source) -> VariableTracker | None:
@@ -57,11 +60,11 @@ class KnownValues:
         """Returns the tracker of this very object; None if it has none yet."""
         return self._by_identity.get(id(value))
 
-    def record(self, source: Source, variable: VariableTracker) -> None:
-        """Makes `variable` the tracker of the value at `source`, whichever object is there."""
+    def record_at(self, source: Source, variable: VariableTracker) -> None:
+        """Makes `variable` the tracker of the value at `source`, but not of the object itself."""
         self._by_source[source] = variable
 
-    def remember(self, value: object, variable: VariableTracker) -> None:
+    def record_object(self, value: object, variable: VariableTracker) -> None:
         """Makes `variable` the tracker of the real object `value`, and keeps the object alive during the trace."""
         self._alive.append(value)
         self._by_identity[id(value)] = variable
@@ -123,7 +126,7 @@ class _ExternalTensor:
 class GraphInputs:
     """The placeholders of a graph.
 
-    `steal`: sources of the donated lists. `spread`: sources of `*args` and `**kwargs`.
+    `steal`: sources of the donated lists. `starred`: sources of `*args` and `**kwargs`.
     """
 
     def __init__(
@@ -135,7 +138,7 @@ class GraphInputs:
         fakes: FakeTensors,
         values: KnownValues,
         steal: frozenset[Source],
-        spread: frozenset[Source],
+        starred: frozenset[Source],
     ) -> None:
         self._graph = graph
         self._where = where
@@ -144,7 +147,7 @@ class GraphInputs:
         self._fakes = fakes
         self._values = values
         self._steal = steal
-        self._spread = spread
+        self._starred = starred
         self._placeholders: list[tuple[torch.fx.Node, TensorVariable | ListVariable | NumberVariable]] = []
         self._taken = {"self"}  # names of placeholders; fx takes a first input `self` for the graph module
         self._external_tensors: dict[TensorVariable, _ExternalTensor] = {}
@@ -158,7 +161,7 @@ class GraphInputs:
 
     def is_argument(self, source: Source) -> bool:
         """Returns whether the value is an argument of the frame: by name, or an item of `*args` or `**kwargs`."""
-        return isinstance(source, Local) or (isinstance(source, Item) and source.of in self._spread)
+        return isinstance(source, Local) or (isinstance(source, Item) and source.of in self._starred)
 
     def is_donated(self, source: Source) -> bool:
         """Returns whether the caller donated the list at `source`."""
@@ -177,7 +180,7 @@ class GraphInputs:
         return variable
 
     def may_become_list_input(self, variable: ListVariable) -> None:
-        """Makes the list a single placeholder as soon as the graph uses the list, or a tensor in it."""
+        """Lets the list become a single placeholder as soon as the graph uses the list, or a tensor in it."""
         self._lists.add(variable)
 
     def move_to_list(self, tensor: TensorVariable) -> None:
@@ -222,7 +225,7 @@ class GraphInputs:
         variable = self._fakes.register(TensorVariable(node, fake, type(value), source=source))
         self._unguarded[variable] = facts_of(value, layout)
         self._external_tensors[variable] = _ExternalTensor(value, layout, version_of(fake))
-        self._values.remember(value, variable)
+        self._values.record_object(value, variable)
         return variable
 
     def use(self, tensor: TensorVariable) -> torch.Tensor:
@@ -239,14 +242,14 @@ class GraphInputs:
         """Returns whether all facts about a tensor are guarded; of an unused tensor, single facts may be read."""
         return tensor not in self._unguarded
 
-    def note_fact(self, tensor: TensorVariable, fact: ConstantVariable) -> None:
-        """Registers a single fact about a tensor: its own guard becomes redundant once the tensor is used."""
+    def record_fact(self, tensor: TensorVariable, fact: ConstantVariable) -> None:
+        """Records a single fact about a tensor, whose own guard is redundant as soon as all facts are guarded."""
         self._single_facts.setdefault(tensor, []).append(fact)
 
     def real(self, tensor: TensorVariable) -> torch.Tensor | None:
         """Returns the real tensor of a tracker; None for a tensor that the graph computes."""
-        arrival = self._external_tensors.get(tensor)
-        return None if arrival is None else arrival.real
+        external = self._external_tensors.get(tensor)
+        return None if external is None else external.real
 
     def initial_version(self, tensor: TensorVariable) -> int:
         """Returns the version counter of the fake tensor at the start of the frame."""
@@ -315,12 +318,12 @@ class GraphInputs:
             for tensor in self._used_tensors(variable):
                 self.use(tensor)
             self._restore_example(node, variable)
-            source = node.meta.pop("source")  # it may refer to values of the user's, and graphs are cycles
-            stolen = isinstance(variable, ListVariable) and source in self._steal
-            is_emptied = stolen or variable in emptied
+            source = node.meta.pop("source")  # it may refer to objects of the user, and graphs are reference cycles
+            is_donated = isinstance(variable, ListVariable) and source in self._steal
+            is_emptied = is_donated or variable in emptied
             if is_emptied:
                 node.meta["steal_arg"] = True
-            inputs.append(GraphInput(node, source, variable, is_emptied, stolen))
+            inputs.append(GraphInput(node, source, variable, is_emptied, is_donated))
         self._guard_distinct(inputs, identity_keys)
         return tuple(inputs)
 
@@ -349,13 +352,13 @@ class GraphInputs:
 
     def _initial_example(self, example: Any) -> Any:
         variable = self._fakes.tracker_of(example)
-        arrival = None if variable is None else self._external_tensors.get(variable)
-        if arrival is None:
+        external = None if variable is None else self._external_tensors.get(variable)
+        if external is None:
             return example
-        real, (sizes, strides) = arrival.real, arrival.layout
+        real, (sizes, strides) = external.real, external.layout
         same = same_numbers((*example.shape, *example.stride()), (*sizes, *strides))
         same = same and (example.dtype, example.requires_grad) == (real.dtype, real.requires_grad)
-        return example if same else self._fakes.of_real(real, arrival.layout)
+        return example if same else self._fakes.of_real(real, external.layout)
 
     def _guard_distinct(self, inputs: Iterable[GraphInput], identity_keys: Set[VariableTracker]) -> None:
         """Guards that the tensors of the graph are different objects: writing to a tensor must not change another.

@@ -55,7 +55,7 @@ class Subgraph:
         return [variable for variable in self.inputs if isinstance(variable, TensorVariable)]
 
     def take(self, variables: Iterable[GraphValue]) -> None:
-        """Makes the values inputs, after the present inputs."""
+        """Adds the values to the inputs, after the present inputs."""
         for variable in variables:
             self.node_of(variable)
 
@@ -65,9 +65,9 @@ class Subgraph:
         if variable.node.graph is self.graph:
             return variable.node
         if variable not in self.inputs:
-            same = next((node for other, node in self.inputs.items() if other.node is variable.node), None)
-            if same is not None:  # a number that was read twice
-                return same
+            known = next((node for other, node in self.inputs.items() if other.node is variable.node), None)
+            if known is not None:  # a number that was read twice
+                return known
             last = next(reversed(self.inputs.values()), None)
             with self.graph.inserting_before(None) if last is None else self.graph.inserting_after(last):
                 node = self.placeholder(variable.node.name)
@@ -176,7 +176,7 @@ class OpenGraphs:
 
     def close(self, subgraph: Subgraph, outputs: Sequence[TensorVariable], name: str) -> torch.fx.Node:
         """Makes the subgraph return `outputs`; returns the node of the subgraph in the surrounding graph."""
-        give(subgraph.graph, outputs)
+        set_outputs(subgraph.graph, outputs)
         remove_dead_code(subgraph.graph)
         number = len(self._modules) // 2
         while f"{name}_{number}" in self._modules:
@@ -197,7 +197,7 @@ class OpenGraphs:
         return compat.graph_module(modules, self.root)
 
 
-def give(graph: torch.fx.Graph, outputs: Sequence[TensorVariable | OpaqueResult | ItemVariable]) -> None:
-    """Makes a graph return these values."""
+def set_outputs(graph: torch.fx.Graph, outputs: Sequence[TensorVariable | OpaqueResult | ItemVariable]) -> None:
+    """Lets a graph return these values."""
     output = graph.output(tuple(variable.node for variable in outputs))
     output.meta["example_value"] = tuple(variable.fake for variable in outputs)

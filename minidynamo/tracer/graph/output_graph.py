@@ -49,8 +49,8 @@ from minidynamo.tracer.graph.constant_folding import folded
 from minidynamo.tracer.graph.dead_code import remove_dead_code
 from minidynamo.tracer.graph.fake_tensors import CallFailed, FakeTensors, VersionCounters, has_symbols, without_symbols
 from minidynamo.tracer.graph.inputs import GraphInputs, KnownValues
-from minidynamo.tracer.graph.open_graphs import GraphValue, OpenGraphs, Subgraph, give
-from minidynamo.tracer.graph.written_places import Lookups, Writes, find_writes
+from minidynamo.tracer.graph.open_graphs import GraphValue, OpenGraphs, Subgraph, set_outputs
+from minidynamo.tracer.graph.written_memory import Lookups, Writes, find_writes
 from minidynamo.tracer.records.constants import NotConstant, from_constant
 from minidynamo.tracer.records.traced_frame import GraphInput
 from minidynamo.variables.base import ConstantVariable, NumberVariable, VariableTracker
@@ -72,14 +72,14 @@ _QUANTIZED = (torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.qui
 class OutputGraph:
     """The graph of a trace.
 
-    `where` returns the user's line; `steal` and `spread` are as in `GraphInputs`, `may_assert` is as in `FrameRequest`.
+    `where` returns the user's line. `GraphInputs` explains `steal` and `starred`, `FrameRequest` explains `may_assert`.
     """
 
     def __init__(
         self,
         where: Callable[[], UserLocation | None],
         steal: frozenset[Source] = frozenset(),
-        spread: frozenset[Source] = frozenset(),
+        starred: frozenset[Source] = frozenset(),
         profile: FrameProfile | None = None,
         *,
         may_assert: bool = False,
@@ -99,7 +99,7 @@ class OutputGraph:
         self._fakes = FakeTensors(self.shapes)
         self.values = KnownValues()
         self.inputs = GraphInputs(
-            self._open.root, where, self.shapes, self._guards, self._fakes, self.values, steal, spread
+            self._open.root, where, self.shapes, self._guards, self._fakes, self.values, steal, starred
         )
         self._arguments = Arguments(self._open, self.inputs)
         # Trackers whose identity the program used, as a key of a dict or an element of a set.
@@ -141,9 +141,9 @@ class OutputGraph:
             self.on_kind(source)
         self._guards.install(source, kind, expected)
 
-    def hold_certain(self, source: Source, kinds: frozenset[GuardKind] | None = None) -> None:
-        """Installs no guards of these kinds (None: of any kind) on an object that the program creates in each call, nor
-        on its parts: what they would check is the same in each call."""
+    def skip_guards(self, source: Source, kinds: frozenset[GuardKind] | None = None) -> None:
+        """Skips guards of these kinds (None: of all kinds) on an object that the program creates in each call, and on
+        its parts: the facts that they check are the same in each call."""
         self._guards.certain[source] = kinds
 
     def guard_attention(self) -> None:
@@ -230,7 +230,7 @@ class OutputGraph:
         kind = GuardKind.EQUALS if type(value) in (int, torch.device) else GuardKind.IDENTITY
         read = self.guard_on_read(source, kind, value)
         fact = ConstantVariable(value, source=source, on_read=read)
-        self.inputs.note_fact(tensor, fact)
+        self.inputs.record_fact(tensor, fact)
         return fact
 
     def forget_values(self) -> None:
@@ -268,8 +268,10 @@ class OutputGraph:
         uncounted = tensors_in(_uncounted_writes(target, fake_args, fake_kwargs))
         written = [*versions.written(), *uncounted]
         self._record_writes(written)
-        known = not has_symbols(result) or not self.takes_numbers or isinstance(result, torch.SymBool | torch.SymFloat)
-        if known and not written and not _needs_node(result):
+        is_plain = (
+            not has_symbols(result) or not self.takes_numbers or isinstance(result, torch.SymBool | torch.SymFloat)
+        )
+        if is_plain and not written and not _needs_node(result):
             return _constant_result(without_symbols(result))
         draws = self._fakes.take_draws()
         if draws and self.subgraph is not None:
@@ -287,13 +289,17 @@ class OutputGraph:
 
     def _record_writes(self, written: Iterable[torch.Tensor]) -> None:
         self._refuse_chosen(written := [*written])
+        self.forget_numbers(map(memory_of, written))
         for fake in written:
-            self.tensor_numbers[memory_of(fake)] = _unknown_number
             if self.subgraph is not None and not fake.is_inference():
                 self.subgraph.record_write(fake)
 
+    def forget_numbers(self, memories: Iterable[object]) -> None:
+        """Records that the numbers in these memories are unknown from now on."""
+        self.tensor_numbers |= dict.fromkeys(memories, _unknown_number)
+
     def _refuse_chosen(self, changed: Iterable[torch.Tensor]) -> None:
-        """Raises NotInGraph for a change of a tensor that may be the result of `min` or `max`, or of that result."""
+        """Raises NotInGraph for a write to an operand of `min` or `max` of tensors, or to the result."""
         if self.chosen and any(memory_of(fake) in self.chosen for fake in changed):
             raise NotInGraph("tensor that may be the result of `min` or `max`, and changes it")
 
@@ -362,7 +368,7 @@ class OutputGraph:
             return value  # the very object: an operation of Python may return it unchanged
 
         number = self._number(symbol, int, specialize, source)
-        self.values.record(source, number)
+        self.values.record_at(source, number)
         return number
 
     def floating(self, value: float, source: Source) -> NumberVariable:
@@ -377,11 +383,11 @@ class OutputGraph:
     def _number(
         self, value: Any, cls: type, specialize: Callable[[], Any], source: Source, node: torch.fx.Node | None = None
     ) -> NumberVariable:
-        def announced() -> Any:
+        def specialize_if_allowed() -> Any:
             self.on_specialize(source, value)
             return specialize()
 
-        return NumberVariable(value, cls, announced, node, source=source)
+        return NumberVariable(value, cls, specialize_if_allowed, node, source=source)
 
     def number(self, value: Any, function: Callable[..., Any], operands: Sequence[VariableTracker]) -> VariableTracker:
         """Tracks `value`, the result of `function` on ints; a node computes it from the operands."""
@@ -397,18 +403,18 @@ class OutputGraph:
 
     def items(self, target: str, tensor: TensorVariable, cls: type, count: int) -> list[VariableTracker]:
         """Records a call that returns a list of `count` numbers of class `cls`, and reads the numbers."""
-        listed = ItemVariable(self._from_data(target, [tensor], may_raise=False), list)
+        numbers = ItemVariable(self._from_data(target, [tensor], may_raise=False), list)
         return [
-            ItemVariable(self._from_data(operator.getitem, [listed, ConstantVariable(k)], may_raise=False), cls)
+            ItemVariable(self._from_data(operator.getitem, [numbers, ConstantVariable(k)], may_raise=False), cls)
             for k in range(count)
         ]
 
     def choice(
         self, function: Callable[..., Any], tensors: Sequence[TensorVariable], requires_grad: bool
     ) -> TensorVariable:
-        """Records a call that returns one of some equal tensors, the object itself, by the values of the tensors."""
+        """Records a call that returns one of the tensors, the object itself; their values decide which."""
         like = self.use(tensors[0])
-        fake = self._fakes.computed(like, requires_grad)
+        fake = self._fakes.result_like(like, requires_grad)
         self.chosen.update(map(memory_of, (*map(self.use, tensors), fake)))
         node = self._from_data(function, tensors, may_raise=False)
         node.meta["example_value"] = fake
@@ -420,12 +426,12 @@ class OutputGraph:
         op = "call_method" if isinstance(target, str) else "call_function"
         self.has_items = True
 
-        def taken(arg: VariableTracker) -> Any:
+        def node_argument(arg: VariableTracker) -> Any:
             if isinstance(arg, TupleVariable):
-                return tuple(map(taken, arg.items))
+                return tuple(map(node_argument, arg.items))
             return arg.node if isinstance(arg, ItemVariable) else self._arguments.convert(arg)[0]
 
-        node = self.graph.create_node(op, target, tuple(map(taken, args)))
+        node = self.graph.create_node(op, target, tuple(map(node_argument, args)))
         node.meta.update(user_location=self.where(), example_value=None)
         node.meta[FROM_DATA] = RAISES if may_raise else True
         return node
@@ -486,17 +492,15 @@ class OutputGraph:
         `results` has, per tensor in the tuple, an example and whether the tensor requires grad."""
         first = () if pred is None else (self._arguments.convert(pred)[0],)
         args = (*first, *subgraphs, tuple(self._arguments.convert_all(inputs)[0]))
-        fakes = tuple(self._fakes.computed(like, requires_grad) for like, requires_grad in results)
-        self.tensor_numbers |= dict.fromkeys(
-            self.tensor_numbers, _unknown_number
-        )  # the subgraphs may write to any tensor
+        fakes = tuple(self._fakes.result_like(like, requires_grad) for like, requires_grad in results)
+        self.forget_numbers([*self.tensor_numbers])  # the subgraphs may write to any tensor
         recorded = self._record(target, args, {}, fakes, name=name, mutates=True, draws=True)
         assert isinstance(recorded, TupleVariable)
         return [*recorded.items]
 
     def inner_input(self, like: TensorVariable, dim: int | None, requires_grad: bool) -> TensorVariable:
         """Returns a new input of the open subgraph: a tensor like `like`, without dimension `dim` unless None."""
-        fake = self._fakes.part(self.use(like), dim, requires_grad)
+        fake = self._fakes.leaf_like(self.use(like), dim, requires_grad)
         assert self.subgraph is not None
         node = self.subgraph.placeholder(like.node.name)
         node.meta.update(example_value=fake, user_location=self.where())
@@ -544,7 +548,7 @@ class OutputGraph:
         Returns None instead of a graph if nothing was captured; then `outputs` must be empty."""
         for function, arguments in switches_between(self.entry_settings, settings()):
             self.switch(function, *arguments)
-        give(self.graph, outputs)
+        set_outputs(self.graph, outputs)
         self._write_constants()
         remove_dead_code(self.graph)
         inputs = self.inputs.finish(changed_lists, self.identity_keys.keys())
@@ -579,7 +583,7 @@ def _has_varying_numbers(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool
 
 def _uncounted_writes(target: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
     """Returns the arguments that the function writes to by its schema, and the statistics that a batch norm in training
-    updates; torch's version counters may not show it."""
+    updates; torch's version counters may not show these writes."""
     positions = _STATISTICS.get(target)
     if positions is None:
         is_from_torch = isinstance(target, types.BuiltinFunctionType | OpOverload)
@@ -590,7 +594,7 @@ def _uncounted_writes(target: object, args: Sequence[Any], kwargs: Mapping[str, 
 
 
 def _unknown_number() -> None:
-    """The unknown number in a tensor after a write."""
+    """Returns None: the number is not known."""
 
 
 def _needs_node(result: Any) -> bool:

@@ -52,28 +52,28 @@ def _parameter(
     tx: Tracer, data: VariableTracker | None = None, requires_grad: VariableTracker | None = None
 ) -> VariableTracker:
     _in_main_graph(tx, "Parameter()")
-    wanted = constant(True) if requires_grad is None else constant(tx.truth(requires_grad))
+    is_differentiable = constant(True) if requires_grad is None else constant(tx.truth(requires_grad))
     if data is None or (isinstance(data, ConstantVariable) and data.value is None):
         data = tx.emit(torch.empty, [constant(0)])
     if not isinstance(data, TensorVariable):
         tx.break_graph(
             "MD211", f"a Parameter is made of {an(data.python_type.__name__)}", why="It is not a plain tensor."
         )
-    return tx.emit(make_parameter, [data, wanted])
+    return tx.emit(make_parameter, [data, is_differentiable])
 
 
 @registry.method(torch.Tensor, "requires_grad_")
 def _requires_grad(tx: Tracer, self: TensorVariable, requires_grad: VariableTracker | None = None) -> VariableTracker:
-    wanted = True if requires_grad is None else expect_constant(tx, requires_grad, "requires_grad")
+    new_value = True if requires_grad is None else expect_constant(tx, requires_grad, "requires_grad")
     fake = tx.graph.use(self)
     if not knows_history(fake):
-        why = "Its base was written to under another grad mode than it was made under, and torch raises an error."
+        why = "Its base was created and written to under different grad modes, so torch raises an error."
         tx.break_graph("MD212", "`requires_grad_()` is called on a view", why=why)
-    is_silent = fake.is_leaf and fake._is_view()  # a view made with the grad mode off; it gets a gradient from now on
-    if wanted is fake.requires_grad and not is_silent:
+    is_silent = fake.is_leaf and fake._is_view()  # a view created without grad mode, which is now differentiable
+    if new_value is fake.requires_grad and not is_silent:
         return self
     _in_main_graph(tx, "Tensor.requires_grad_()")
-    return tx.emit(require_grad, [self, constant(wanted)])
+    return tx.emit(require_grad, [self, constant(new_value)])
 
 
 @registry.function(replace_data)
@@ -184,11 +184,11 @@ def _hook_node(tx: Tracer, grad_fn: GradFnVariable, method: str, fn: VariableTra
     a compiled graph."""
     _in_main_graph(tx, f"`{method}()` of a `grad_fn`")
     _check_unwritten(tx, grad_fn.of, f"`{method}()` of a `grad_fn`")
-    made_by = custom_function_of(grad_fn.of.node)
-    if made_by is None:
+    function = custom_function_of(grad_fn.of.node)
+    if function is None:
         tx.break_graph("MD212", f"`{method}()` of the `grad_fn` {grad_fn.function.name()} is called", why=_WHY)
-    if not eager_backward.runs_eagerly(made_by):
-        eager_backward.run_eagerly(made_by)
+    if not eager_backward.runs_eagerly(function):
+        eager_backward.mark_eager(function)
     return _reserve(tx, reserve_node_hook, grad_fn.of, method, fn)
 
 
@@ -227,7 +227,9 @@ def _gradients(
 ) -> VariableTracker:
     _in_main_graph(tx, "torch.autograd.grad()")
     if any(map(registers_hook, tx.graph.graph.nodes)):
-        tx.break_graph("MD212", "gradients are computed after a hook", why="The hook has not got its function yet.")
+        tx.break_graph(
+            "MD212", "gradients are computed after a hook", why="The hook receives its function after the graph."
+        )
     options = {name: value for name, value in options.items() if not _is_default(name, value)}
     if not {"retain_graph", "create_graph", "allow_unused"}.issuperset(options):
         tx.break_graph("MD207", "torch.autograd.grad() is called with options that are not captured")

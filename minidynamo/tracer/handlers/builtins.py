@@ -13,14 +13,15 @@ from collections.abc import Callable
 from typing import Any
 
 from minidynamo.guards.source import Computed
+from minidynamo.tracer.attributes import class_has
 from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.handlers.lists import storage_of
 from minidynamo.tracer.handlers.texts import depends_on_locale, refuse_local_text
-from minidynamo.tracer.handlers.values import class_has, constant, expect_constant, is_constant
+from minidynamo.tracer.handlers.values import constant, expect_constant, is_constant
 from minidynamo.tracer.lazy.lazy_value import class_of, exact_copy
 from minidynamo.tracer.numbers import functions, graph_numbers
 from minidynamo.tracer.numbers.arithmetic import involves_number, min_or_max
-from minidynamo.tracer.numbers.formatting import formatted, lazy_text, written
+from minidynamo.tracer.numbers.formatting import formatted, lazy_text, text_of
 from minidynamo.tracer.polyfills.builtins import better, decided, sum_of_numbers
 from minidynamo.tracer.polyfills.objects import dict_repr, list_repr, set_repr, tuple_repr
 from minidynamo.tracer.records import registry
@@ -172,7 +173,7 @@ def _text(tx: Tracer, obj: VariableTracker, function: Callable[[Any], str], *spe
         if name == "__str__" and issubclass(obj.python_type, (str, bytes)) and _has_own_text(obj, "__repr__"):
             obj = exact_copy(storage_of(obj))  # `str.__str__` does not ask for the `__repr__` of a subclass
             break
-    text = written(tx, function, obj)
+    text = text_of(tx, function, obj)
     if text is not None:
         return text
     storage = storage_of(obj)
@@ -201,7 +202,7 @@ def _text(tx: Tracer, obj: VariableTracker, function: Callable[[Any], str], *spe
         tx.break_graph(
             "MD234",
             f"the text of a `{obj.python_type.__name__}`",
-            why="The text is known only when the graph has run, and the program reads it or changes the value before.",
+            why="The text is known when the graph has run, but the program reads it, or changes the value, earlier.",
             fix="Format shapes and Python numbers, or move the text out of the compiled function.",
             marker="this is not a constant",
         )
@@ -210,10 +211,10 @@ def _text(tx: Tracer, obj: VariableTracker, function: Callable[[Any], str], *spe
 
 @registry.function(str)
 def _str(
-    tx: Tracer, object: VariableTracker | None = None, *how: VariableTracker, **named: VariableTracker
+    tx: Tracer, object: VariableTracker | None = None, *encoding: VariableTracker, **named: VariableTracker
 ) -> VariableTracker:
-    if how or named:  # bytes, an encoding, the handling of errors
-        values = [expect_constant(tx, arg, "decoded text") for arg in ([] if object is None else [object, *how])]
+    if encoding or named:  # `object` has the bytes; then follow the encoding and the handling of errors
+        values = [expect_constant(tx, arg, "decoded text") for arg in ([] if object is None else [object, *encoding])]
         try:
             return constant(str(*values, **{name: expect_constant(tx, arg, name) for name, arg in named.items()}))
         except (TypeError, ValueError) as error:
@@ -228,23 +229,24 @@ def _repr(tx: Tracer, obj: VariableTracker, /) -> VariableTracker:
 
 @registry.function(format)
 def _format(tx: Tracer, value: VariableTracker, spec: VariableTracker | None = None, /) -> VariableTracker:
-    how = "" if spec is None else expect_constant(tx, spec, "a format")
+    known_spec = "" if spec is None else expect_constant(tx, spec, "a format")
     if _has_own_text(value, "__format__"):
-        return _expect_result(tx, tx.call_method(value, "__format__", [ConstantVariable(how)]), "__format__", str)
-    shown: Any = value.python_type.__format__
-    if shown is enum.Enum.__format__ and _has_own_text(value, "__str__"):
+        result = tx.call_method(value, "__format__", [ConstantVariable(known_spec)])
+        return _expect_result(tx, result, "__format__", str)
+    method: Any = value.python_type.__format__
+    if method is enum.Enum.__format__ and _has_own_text(value, "__str__"):
         value = _str(tx, value)
-    text = formatted(tx, value, how)
+    text = formatted(tx, value, known_spec)
     if text is not None:
         return text
     writes_items = not isinstance(value, ConstantVariable) and contains_override(value, "__repr__")
-    if how == "" and (writes_items or not is_constant(value)):
+    if known_spec == "" and (writes_items or not is_constant(value)):
         return _str(tx, value)
     plain = expect_constant(tx, value, "formatted text")
-    if depends_on_locale(plain, how):
+    if depends_on_locale(plain, known_spec):
         refuse_local_text(tx)
     try:
-        return constant(format(plain, how), value)
+        return constant(format(plain, known_spec), value)
     except (ValueError, TypeError) as error:
         tx.raises(error, exact=True)
 
@@ -299,4 +301,4 @@ def _slice_attribute(tx: Tracer, obj: SliceVariable, name: str) -> VariableTrack
 
 @registry.attributes(NumberVariable)
 def _number_attribute(tx: Tracer, obj: NumberVariable, name: str) -> VariableTracker | None:
-    return functions.part(obj, name)
+    return functions.attribute(obj, name)

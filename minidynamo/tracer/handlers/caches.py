@@ -113,7 +113,7 @@ def _name(cached: Any) -> str:
 def _result_source(
     cached: BuiltinVariable, args: tuple[VariableTracker, ...], kwargs: dict[str, VariableTracker]
 ) -> Called | None:
-    """Returns the source of the cached result; None if an argument is made during capture."""
+    """Returns the source of the cached result; None if an argument is created during capture."""
     argument_sources = [_argument_source(arg) for arg in (*args, *kwargs.values())]
     known = tuple(source for source in argument_sources if source is not None)
     if len(known) < len(argument_sources) or not all(map(str.isidentifier, kwargs)):
@@ -144,7 +144,7 @@ def _call_on_symbolic_numbers(
     """
     arguments = [*args, *kwargs.values()]
     if not all(map(_is_constant, arguments)):
-        refuse("an argument may have changed since the cache got its result")
+        refuse("an argument may have changed since the result was cached")
     before = frozenset(tx.graph.graph.nodes)
     with without_side_effects(tx, refuse):
         result = tx.call(function, args, kwargs)
@@ -152,7 +152,7 @@ def _call_on_symbolic_numbers(
     if any(not isinstance(value, _NUMBERS) for value in new_values):
         refuse("it computes tensors of numbers that vary")
     if not _reads_constants_only(tx, cached):
-        refuse("it reads more than its arguments, which may have changed since the cache got its result")
+        refuse("it reads more than its arguments, which may have changed since the result was cached")
     real = [_current_value(each, refuse) for each in arguments]
     cached_value = call_or_none(cached, *real[: len(args)], **dict(zip(kwargs, real[len(args) :])))
     if repr(cached_value) != repr(_current_value(result, refuse)):
@@ -220,9 +220,9 @@ def _cached_result(
 ) -> VariableTracker:
     """Calls the function and tracks the object that the cache holds."""
     if result_source is None:
-        refuse("an argument is made by the program, and the cache would keep it")
-    made_of_constants = all(map(_is_constant, arguments)) and _reads_constants_only(tx, cached.value)
-    if _has_outside_effects(tx) and not made_of_constants:
+        refuse("an argument is created by the program, and the cache would keep it")
+    from_constants = all(map(_is_constant, arguments)) and _reads_constants_only(tx, cached.value)
+    if _has_outside_effects(tx) and not from_constants:
         refuse("something was changed before, which the function would have to see")
     if tx.graph.subgraph is not None:
         refuse("it is called in a part of the graph that may run twice")
@@ -233,7 +233,7 @@ def _cached_result(
     except Exception as error:
         refuse(f"it raises {type(error).__name__}")
     tracked = tx.wrap(result, result_source)
-    if made_of_constants:
+    if from_constants:
         _FROM_CONSTANTS.add(tracked)
     return tracked
 

@@ -14,13 +14,13 @@ from typing import Any
 from minidynamo.compat import FLATTENS_ALL_PARTIALS
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Computed, Constant
-from minidynamo.tracer.attributes import lookup_on_class
+from minidynamo.tracer.attributes import class_has, lookup_on_class
 from minidynamo.tracer.attributes.lookup import find_lazy
 from minidynamo.tracer.calls.construct import checked_class
 from minidynamo.tracer.frames.exceptions import without_message
 from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.handlers.objects import check_classes
-from minidynamo.tracer.handlers.values import class_has, constant, expect_constant
+from minidynamo.tracer.handlers.values import constant, expect_constant
 from minidynamo.tracer.polyfills.functools import best_match, call_a_method, get_attributes, get_items
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import as_constant, keyword_key
@@ -101,9 +101,9 @@ def _has_attributes(tx: Tracer, obj: PartialVariable) -> bool:
     """Returns whether an external partial object has a dictionary."""
     if obj.value is None or obj.source is None:
         return False
-    has = _dict_of_partial(obj.value) is not None
-    tx.graph.shapes.require(Computed(f"({_DICT_OF_PARTIAL} is not None)", (obj.source, _REDUCE)), has)
-    return has
+    has_dict = _dict_of_partial(obj.value) is not None
+    tx.graph.shapes.require(Computed(f"({_DICT_OF_PARTIAL} is not None)", (obj.source, _REDUCE)), has_dict)
+    return has_dict
 
 
 def _attribute_names(tx: Tracer, obj: PartialVariable) -> tuple[str, ...]:
@@ -150,10 +150,11 @@ def _function_code(tx: Tracer, obj: FunctionVariable, name: str) -> VariableTrac
 def _partial_attribute(tx: Tracer, obj: PartialVariable, name: str) -> VariableTracker | None:
     if lookup_on_class(functools.partial, name)[1] is not None or obj.value is None or obj.source is None:
         return {"func": obj.function, "args": obj.args, "keywords": obj.keywords}.get(name)
-    has = hasattr(obj.value, name)  # a read of `__dict__` would create it, and functools would no longer flatten `obj`
-    asked = Computed("{0}({1}, {2})", (Constant(hasattr, "hasattr"), obj.source, Constant(name, repr(name))))
-    tx.graph.shapes.require(asked, has)
-    return tx.wrap(getattr(obj.value, name), Attr(obj.source, name)) if has else None
+    # A read of `__dict__` would create the dictionary, and functools would no longer flatten `obj`.
+    is_present = hasattr(obj.value, name)
+    presence = Computed("{0}({1}, {2})", (Constant(hasattr, "hasattr"), obj.source, Constant(name, repr(name))))
+    tx.graph.shapes.require(presence, is_present)
+    return tx.wrap(getattr(obj.value, name), Attr(obj.source, name)) if is_present else None
 
 
 @registry.function(functools.update_wrapper)
@@ -164,27 +165,27 @@ def _update_wrapper(
     assigned: VariableTracker | None = None,
     updated: VariableTracker | None = None,
 ) -> VariableTracker:
-    put: Callable[[str, VariableTracker], Any]
+    store: Callable[[str, VariableTracker], Any]
     if isinstance(wrapper, NestedFunctionVariable) and updated is None:
-        put = wrapper.attributes.__setitem__
+        store = wrapper.attributes.__setitem__
     elif isinstance(wrapper, ObjectVariable) and wrapper.source is None and isinstance(wrapped, FunctionVariable):
-        put = functools.partial(_set, tx, wrapper)
+        store = functools.partial(_set, tx, wrapper)
     else:
         tx.break_graph(
             "MD240",
-            "`functools.update_wrapper` of a function that was not made here",
-            why="Only functions made while tracing can be given another name and documentation.",
+            "`functools.update_wrapper` of a function that exists outside of the graph",
+            why="Only functions that are created while tracing can get another name and documentation.",
             fix="Wrap the function outside of the compiled function.",
         )
     names = functools.WRAPPER_ASSIGNMENTS if assigned is None else expect_constant(tx, assigned, "`assigned`")
     for name in names:
         value = _attribute(tx, wrapped, name)
         if value is not None:
-            put(name, value)
+            store(name, value)
     if "__dict__" in (functools.WRAPPER_UPDATES if updated is None else expect_constant(tx, updated, "`updated`")):
         for name, value in _own_attributes(tx, wrapped):
-            put(name, value)
-    put("__wrapped__", wrapped)
+            store(name, value)
+    store("__wrapped__", wrapped)
     return wrapper
 
 
@@ -218,7 +219,7 @@ def _attribute(tx: Tracer, wrapped: VariableTracker, name: str) -> VariableTrack
     if isinstance(wrapped, BuiltinVariable) and isinstance(wrapped.value, _BUILT_IN):
         return constant(getattr(wrapped.value, name)) if hasattr(wrapped.value, name) else None
     if isinstance(wrapped, ClassVariable):
-        tx.break_graph("MD240", "`functools.wraps` of a class", why="What is in its dictionary is not copied.")
+        tx.break_graph("MD240", "`functools.wraps` of a class", why="The attributes of a class are not copied.")
     if isinstance(wrapped, NestedFunctionVariable):
         if name in wrapped.attributes:
             return wrapped.attributes[name]
@@ -268,19 +269,19 @@ def _getter(cls: type, polyfill: Callable[..., Any]) -> None:
         constructor, arguments = getter.value.__reduce__()
         named = constructor.keywords if isinstance(constructor, functools.partial) else {}
         first = constructor.args if isinstance(constructor, functools.partial) else ()
-        made_of = [tx.wrap(arg, None) for arg in (*first, *arguments)]
-        return _get(tx, made_of, {name: tx.wrap(value, None) for name, value in named.items()}, args, kwargs)
+        getter_args = [tx.wrap(arg, None) for arg in (*first, *arguments)]
+        return _get(tx, getter_args, {name: tx.wrap(value, None) for name, value in named.items()}, args, kwargs)
 
     def _get(
         tx: Tracer,
-        made_of: Sequence[VariableTracker],
+        getter_args: Sequence[VariableTracker],
         named: Mapping[str, VariableTracker],
         args: Sequence[VariableTracker],
         kwargs: Mapping[str, VariableTracker],
     ) -> VariableTracker:
         if kwargs or len(args) != 1:
             _refuse(tx, lambda: cls("")(*args, **kwargs))
-        return tx.call(polyfill, [args[0], *made_of], named, lazy=True)
+        return tx.call(polyfill, [args[0], *getter_args], named, lazy=True)
 
 
 def _getter_argument(arg: VariableTracker) -> object:

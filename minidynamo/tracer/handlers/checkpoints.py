@@ -70,9 +70,9 @@ def _checkpoint(
 
 def _options(tx: Tracer, kwargs: dict[str, VariableTracker]) -> dict[str, bool]:
     """Removes the options from the keywords of the call and returns them."""
-    given = {name: kwargs.pop(name) for name in _OPTIONS if name in kwargs}
+    passed = {name: kwargs.pop(name) for name in _OPTIONS if name in kwargs}
     options: dict[str, bool] = {}
-    for name, value in given.items():
+    for name, value in passed.items():
         known = value.value if isinstance(value, ConstantVariable) else None
         if not isinstance(known, bool) or known not in _OPTIONS[name]:
             _refuse(tx, f"it is called with this {name}")
@@ -95,14 +95,14 @@ def _check_reentrant(
     if not any(isinstance(arg, TensorVariable) and tx.graph.use(arg).requires_grad for arg in args):
         _refuse(tx, "it is reentrant, and no argument of its function requires grad")
     if subgraph.reads_grad_mode:
-        _refuse(tx, "it is reentrant, and its function asks for the grad mode")
+        _refuse(tx, "it is reentrant, and its function reads the grad mode")
     parts = result.items if type(result) is TupleVariable else [result]
     if any(tensor not in parts for tensor in tensors_in(result)):
         _refuse(tx, "it is reentrant, and its results are nested")
     fakes = [part.fake for part in parts if isinstance(part, TensorVariable) and torch.is_grad_enabled()]
     for fake in fakes:
         if (fake.is_floating_point() or fake.is_complex()) and not fake.requires_grad:
-            _refuse(tx, "it is reentrant, and a result does not depend on what requires grad")
+            _refuse(tx, "it is reentrant, and a result does not require grad")
 
 
 def _check_results(tx: Tracer, subgraph: Subgraph, result: VariableTracker) -> None:

@@ -129,24 +129,20 @@ def communicate(
     node.meta["mutates"] = True
     memories = [compat.memory_of(tx.graph.use(tensor)) for tensor in written if isinstance(tensor, TensorVariable)]
     node.meta["written_memory"] = tuple(memories)
-    tx.graph.tensor_numbers |= dict.fromkeys(memories, _unknown_number)
+    tx.graph.forget_numbers(memories)
     return result
-
-
-def _unknown_number() -> None:
-    """Returns None: the number in a tensor is not known after a collective wrote to it."""
 
 
 def _handler(name: str, written: str | None) -> registry.Handler:
     """Returns the handler for a function of torch.distributed that communicates."""
 
     def handle(tx: Tracer, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
-        known = collectives.parameters(name)
-        given = dict(zip(known, args)) | kwargs
-        needed = {each for each, parameter in known.items() if parameter.default is parameter.empty}
-        if len(given) < len(args) + len(kwargs) or not needed <= given.keys() <= known.keys():
+        parameters = collectives.parameters(name)
+        passed = dict(zip(parameters, args)) | kwargs
+        required = {each for each, parameter in parameters.items() if parameter.default is parameter.empty}
+        if len(passed) < len(args) + len(kwargs) or not required <= passed.keys() <= parameters.keys():
             tx.break_graph("MD207", f"{name}() with other arguments", why="Torch raises the error.")
-        arguments = {each: _argument(tx, name, each, given.get(each)) for each in known}
+        arguments = {each: _argument(tx, name, each, passed.get(each)) for each in parameters}
         outputs = [] if written is None else _tensors(tx, name, arguments[written])
         result = communicate(tx, collectives.NODE_FUNCTIONS[name], outputs, *arguments.values())
         return arguments["src"] if name == "recv" else result
@@ -154,24 +150,24 @@ def _handler(name: str, written: str | None) -> registry.Handler:
     return handle
 
 
-def _argument(tx: Tracer, function: str, name: str, given: VariableTracker | None) -> VariableTracker:
-    """Returns an argument of a collective as its node has it."""
+def _argument(tx: Tracer, function: str, name: str, arg: VariableTracker | None) -> VariableTracker:
+    """Returns the argument of a collective's node for the argument `arg` of the call; None if it was left out."""
     if name == "group":
-        return constant(_facts(tx, given)[0])
+        return constant(_facts(tx, arg)[0])
     if name == "op":
-        return _reduction(tx, given)
+        return _reduction(tx, arg)
     if name == "async_op":
-        return constant(False if given is None else tx.truth(given))
+        return constant(False if arg is None else tx.truth(arg))
     if name.endswith("_split_sizes"):
-        return none() if given is None else from_constant(_sizes(tx, given))
+        return none() if arg is None else from_constant(_sizes(tx, arg))
     if name in ("src", "dst", "tag", "group_src", "group_dst"):
-        value = expect_constant(tx, given, f"`{name}` of {function}()") if given is not None else None
+        value = expect_constant(tx, arg, f"`{name}` of {function}()") if arg is not None else None
         if function == "recv" and name == "src" and value is None:
             tx.break_graph("MD207", "recv() from any rank, or from a rank of a group", why="It returns the rank.")
-        return constant(0 if name == "tag" and given is None else value)
-    if given is not None:
-        _tensors(tx, function, given)
-    return given or none()
+        return constant(0 if name == "tag" and arg is None else value)
+    if arg is not None:
+        _tensors(tx, function, arg)
+    return arg or none()
 
 
 def _tensors(tx: Tracer, function: str, value: VariableTracker) -> list[VariableTracker]:

@@ -19,10 +19,10 @@ from minidynamo.compat import memory_of
 from minidynamo.errors import GraphBreak, InvalidCond, Unsupported, UserLocation, an
 from minidynamo.graph.higher_order import run_branch
 from minidynamo.graph.torch_settings import settings
+from minidynamo.tracer.attributes import class_has
 from minidynamo.tracer.frames.interpreter import Raised, Tracer
 from minidynamo.tracer.graph.open_graphs import GraphValue, Subgraph
 from minidynamo.tracer.handlers.dry_run import existing_values, watching
-from minidynamo.tracer.handlers.values import class_has
 from minidynamo.tracer.numbers.arithmetic import specialized
 from minidynamo.tracer.reachable import is_external, target_of
 from minidynamo.tracer.records import registry
@@ -62,20 +62,20 @@ def cond(
             invalid(tx, f"two functions, not {an(branch.python_type.__name__)}")
     if operands is not None and not isinstance(operands, SequenceVariable):
         invalid(tx, f"a tuple of tensors as operands, not {an(operands.python_type.__name__)}")
-    given = [] if operands is None else [*operands.items]
+    args = [] if operands is None else [*operands.items]
     pred = specialized(pred)
     if isinstance(pred, ConstantVariable) and type(pred.value) in (bool, int, float):
-        return tx.call(true_fn if pred.value else false_fn, given)
+        return tx.call(true_fn if pred.value else false_fn, args)
     if not isinstance(pred, TensorVariable):
         invalid(tx, f"a bool or a tensor as pred, not {an(pred.python_type.__name__)}")
     if tx.graph.use(pred).numel() != 1:
         invalid(tx, f"a pred with one element, not one of shape {tuple(pred.fake.shape)}")
-    inputs = [_tensor(tx, leaf) for variable in given for leaf in leaves(variable)]
-    return _node(tx, pred, (_Branch("true", true_fn), _Branch("false", false_fn)), given, inputs)
+    inputs = [_tensor(tx, leaf) for variable in args for leaf in leaves(variable)]
+    return _node(tx, pred, (_Branch("true", true_fn), _Branch("false", false_fn)), args, inputs)
 
 
 def invalid(tx: Tracer, takes: str) -> NoReturn:
-    """Raises InvalidCond for an argument."""
+    """Raises InvalidCond for an argument; `takes` tells what minidynamo.cond takes instead."""
     try:
         tx.break_graph("MD109", "", fix="See docs/api.md, `minidynamo.cond`.")
     except GraphBreak as error:
@@ -140,12 +140,12 @@ def _node(
     tx: Tracer,
     pred: TensorVariable,
     branches: tuple[_Branch, _Branch],
-    given: list[VariableTracker],
+    args: list[VariableTracker],
     inputs: list[TensorVariable],
 ) -> VariableTracker:
     """Traces both branches with the same inputs and emits the call."""
-    true = _trace(tx, branches[0], given, [*inputs], None)
-    false = _trace(tx, branches[1], given, list(true.subgraph.inputs), true)
+    true = _trace(tx, branches[0], args, [*inputs], None)
+    false = _trace(tx, branches[1], args, list(true.subgraph.inputs), true)
     shared = list(false.subgraph.inputs)
     true.subgraph.take(shared)
     nodes = [
@@ -161,7 +161,7 @@ def _node(
 def _trace(
     tx: Tracer,
     branch: _Branch,
-    given: list[VariableTracker],
+    args: list[VariableTracker],
     inputs: list[GraphValue],
     other: _TracedBranch | None,
 ) -> _TracedBranch:
@@ -172,7 +172,7 @@ def _trace(
         tx.graph.open_subgraph(inputs, takes_numbers=True) as subgraph,
         _without_outside_changes(tx),
     ):
-        result = _without_numbers(tx.call(branch.function, given))
+        result = _without_numbers(tx.call(branch.function, args))
         if settings() != before:
             tx.break_graph("MD224", "it changes grad mode, autocast or another setting", why=_PURE)
         if subgraph.changed_facts() is not None:
@@ -182,7 +182,7 @@ def _trace(
         if other is not None:
             _check_same_structure(tx, other.result, result)
             _check_same_metadata(tx, other.tensors, tensors)
-            tensors = [_restrided(tx, mine, like) for mine, like in zip(tensors, other.tensors)]
+            tensors = [_restrided(tx, tensor, like) for tensor, like in zip(tensors, other.tensors)]
         return _TracedBranch(subgraph, result, tensors)
 
 
@@ -229,7 +229,7 @@ def _forbidden_change(effect: Effect, existing: frozenset[VariableTracker]) -> s
         case Called(function):
             return f"calls {getattr(getattr(function, 'value', None), '__name__', 'a function')}() for its effect"
         case Advanced(iterator):
-            return "takes an item from an iterator that was made outside" if iterator in existing else ""
+            return "takes an item from an iterator that was created outside" if iterator in existing else ""
         case AttrSet(TensorVariable(), name) | AttrDeleted(TensorVariable(), name):
             return f"changes the attribute `{name}` of a tensor"
     target = target_of(effect)
@@ -237,9 +237,9 @@ def _forbidden_change(effect: Effect, existing: frozenset[VariableTracker]) -> s
         return ""
     match effect:
         case ContentsChanged(container):
-            return f"changes {an(container.python_type.__name__)} that was made outside"
+            return f"changes {an(container.python_type.__name__)} that was created outside"
         case AttrSet(obj, name) | AttrDeleted(obj, name):
-            return f"changes the attribute `{name}` of {an(obj.python_type.__name__)} that was made outside"
+            return f"changes the attribute `{name}` of {an(obj.python_type.__name__)} that was created outside"
         case CellSet():
             return "assigns to a variable of an enclosing function"
     return "changes something outside"
@@ -287,16 +287,16 @@ def _check_same_structure(tx: Tracer, true_result: VariableTracker, false_result
         counts = [sum(1 for _ in leaves(result)) for result in (true_result, false_result)]
         what = f"the true branch returns {counts[0]} values, the false branch {counts[1]}"
         what = what if counts[0] != counts[1] else "the branches return different structures or numbers"
-        tx.break_graph("MD224", what, why="The program goes on with either, so both must look the same.")
+        tx.break_graph("MD224", what, why="The program continues with either result.")
 
 
 def _check_same_metadata(tx: Tracer, true_tensors: list[TensorVariable], false_tensors: list[TensorVariable]) -> None:
     for a, b in zip(true_tensors, false_tensors):
         for fact in ("dtype", "shape", "device", "layout"):
-            wanted, found = getattr(a.fake, fact), getattr(b.fake, fact)
-            if wanted != found:
-                what = f"a result has {fact} {_formatted(found)}, and {_formatted(wanted)} in the true branch"
-                tx.break_graph("MD224", what, why="The program goes on with either, so both must look the same.")
+            expected, found = getattr(a.fake, fact), getattr(b.fake, fact)
+            if expected != found:
+                what = f"a result has {fact} {_formatted(found)}, and {_formatted(expected)} in the true branch"
+                tx.break_graph("MD224", what, why="The program continues with either result.")
 
 
 def _formatted(fact: object) -> str:
@@ -308,11 +308,11 @@ def tensors_in(result: VariableTracker) -> list[TensorVariable]:
     return [leaf for leaf in leaves(result) if isinstance(leaf, TensorVariable)]
 
 
-def _restrided(tx: Tracer, mine: TensorVariable, like: TensorVariable) -> TensorVariable:
+def _restrided(tx: Tracer, tensor: TensorVariable, like: TensorVariable) -> TensorVariable:
     """Copies a result to the layout of the true branch, if the layouts differ: later code depends on the layout."""
     layout = like.fake
-    if mine.fake.stride() == layout.stride():
-        return mine
+    if tensor.fake.stride() == layout.stride():
+        return tensor
     kind = {"dtype": from_constant(layout.dtype), "device": from_constant(layout.device)}
     emitted = tx.emit(
         torch.empty_strided,
@@ -320,7 +320,7 @@ def _restrided(tx: Tracer, mine: TensorVariable, like: TensorVariable) -> Tensor
         kind,
     )
     assert isinstance(emitted, TensorVariable)
-    tx.emit("copy_", [emitted, mine])
+    tx.emit("copy_", [emitted, tensor])
     return emitted
 
 

@@ -86,7 +86,7 @@ def _apply(tx: Tracer, cls: VariableTracker, *args: VariableTracker, **kwargs: V
             refuse("it changes the shape of a tensor")
         if trains and not eager_backward.runs_eagerly(cls.value):
             eager_backward.trace_backward(tx, cls.value, trial, result, functools.partial(_backward, tx, cls, ctx))
-    eager_backward.pin_read_numbers(trial)
+    eager_backward.specialize_read_numbers(trial)
     reads_outside = _reads_outside(tx, trial, args, refuse)
     if reads_outside or (trains and eager_backward.runs_eagerly(cls.value)):
         objects = _objects(tx, args)
@@ -95,19 +95,19 @@ def _apply(tx: Tracer, cls: VariableTracker, *args: VariableTracker, **kwargs: V
         )
         function = with_eager_backward(applier(cls.value, objects))
         with tx.graph.real_tensors_in_calls() if reads_outside or objects else contextlib.nullcontext():
-            return tx.emit(function, _given(args, objects))
+            return tx.emit(function, _node_arguments(args, objects))
     kinds = {arg.cls for arg in args if isinstance(arg, NumberVariable)}
     why = ""
     if float in kinds and (trial.draws or trial.writes):
-        why = "it draws random numbers or writes, and is given a float that differs from call to call"
+        why = "it draws random numbers or writes, and takes a float that differs from call to call"
     elif int in kinds and trial.has_scalar_arguments:
-        why = "torch takes an int that it is given, and that differs from call to call, as a plain number"
+        why = "it passes an int that differs from call to call as a scalar argument"
     if why and not tx.graph.may_break:
         return _apply(tx, cls, *map(specialized, args))
     if why:
         refuse(why)
     objects = _objects(tx, args)
-    return tx.emit(applier(cls.value, objects, whole=float in kinds), _given(args, objects))
+    return tx.emit(applier(cls.value, objects, takes_symbols=float in kinds), _node_arguments(args, objects))
 
 
 # Real values that a graph cannot hold; those without a source belong to libraries.
@@ -135,9 +135,9 @@ def _weak(value: object) -> Callable[[], Any]:
         return lambda: value
 
 
-def _given(args: Sequence[VariableTracker], objects: Collection[int]) -> list[VariableTracker]:
+def _node_arguments(args: Sequence[VariableTracker], objects: Collection[int]) -> list[VariableTracker]:
     """Returns the arguments of a node: None at the positions of objects."""
-    return [ConstantVariable(None) if k in objects else _as_plain(arg) for k, arg in enumerate(args)]
+    return [ConstantVariable(None) if k in objects else _as_scalar_argument(arg) for k, arg in enumerate(args)]
 
 
 def _reads_outside(
@@ -151,15 +151,17 @@ def _reads_outside(
     return bool(others)
 
 
-def _as_plain(arg: VariableTracker) -> VariableTracker:
-    """Marks a symbolic float as plain: user code receives a number, not a symbol."""
-    return replace(arg, plain=True) if isinstance(arg, NumberVariable) and arg.cls is float else arg
+def _as_scalar_argument(arg: VariableTracker) -> VariableTracker:
+    """Marks a symbolic float as a scalar argument: user code receives a number, not a symbol."""
+    return replace(arg, is_scalar_argument=True) if isinstance(arg, NumberVariable) and arg.cls is float else arg
 
 
-def applier(cls: type[Any], objects: Mapping[int, Callable[[], Any]], whole: bool = False) -> Callable[..., Any]:
-    """Returns `cls.apply` as a plain function that graphs can name; as a `whole` it takes symbolic numbers.
+def applier(
+    cls: type[Any], objects: Mapping[int, Callable[[], Any]], takes_symbols: bool = False
+) -> Callable[..., Any]:
+    """Returns `cls.apply` as a plain function that graphs can name.
 
-    `objects` returns the arguments at its positions.
+    `objects` has functions that return the arguments at some positions. `takes_symbols`: numbers may be symbolic.
     """
 
     def apply(*args: Any) -> Any:
@@ -174,7 +176,7 @@ def applier(cls: type[Any], objects: Mapping[int, Callable[[], Any]], whole: boo
     apply.__dict__["only_computes"] = True  # its trace showed no effects except writes to its arguments
     apply.__name__ = apply.__qualname__ = f"{cls.__name__}_apply"
     apply.__module__ = cls.__module__
-    if whole:
+    if takes_symbols:
         others = [id(get()) for get in objects.values()]
         run_whole(apply, f"{cls.__module__}.{cls.__qualname__} {id(cls)} {others}")
     return apply

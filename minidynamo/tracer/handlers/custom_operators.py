@@ -44,7 +44,7 @@ def _operator(
         written = [op for op in overloads if compat.has_python_derivative(op)]
         for op in written:
             if not eager_backward.runs_eagerly(op):
-                _follow(tx, op, args, kwargs)
+                _trace_derivative(tx, op, args, kwargs)
         eager = any(map(eager_backward.runs_eagerly, written))
     if not eager:
         return tx.emit(function.value, args, kwargs)
@@ -64,17 +64,19 @@ def _overloads(operator: OpOverload | OpOverloadPacket) -> list[OpOverload]:
     return [getattr(operator, name) for name in operator.overloads()]
 
 
-def _follow(tx: Tracer, op: OpOverload, args: Sequence[VariableTracker], kwargs: Mapping[str, VariableTracker]) -> None:
+def _trace_derivative(
+    tx: Tracer, op: OpOverload, args: Sequence[VariableTracker], kwargs: Mapping[str, VariableTracker]
+) -> None:
     """Traces the derivative of an operator in a trial, for its guards, or makes it run eagerly."""
     formulas = compat.formulas_of(op)
     inputs = None if formulas is None else _inputs(tx, op, args, kwargs)
     if formulas is None or inputs is None:
-        eager_backward.run_eagerly(op)
+        eager_backward.mark_eager(op)
     owner, backward, setup_context = formulas
     source = Constant(owner, str(op))
 
     def refuse(what: str) -> None:
-        eager_backward.run_eagerly(op)
+        eager_backward.mark_eager(op)
 
     with (
         tx.graph.open_subgraph([arg for arg in inputs if isinstance(arg, TensorVariable)], takes_numbers=True) as trial,
@@ -92,7 +94,7 @@ def _follow(tx: Tracer, op: OpOverload, args: Sequence[VariableTracker], kwargs:
             return tx.call(tx.wrap(getattr(owner, backward), Attr(source, backward)), [ctx, *gradients])
 
         eager_backward.trace_backward(tx, op, trial, result, differentiate)
-    eager_backward.pin_read_numbers(trial)
+    eager_backward.specialize_read_numbers(trial)
 
 
 def _inputs(

@@ -13,11 +13,11 @@ from typing import Any, TypeGuard
 
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, DictKeys, Item
-from minidynamo.tracer.attributes import guard_class_attribute, lookup_on_class
-from minidynamo.tracer.frames.exceptions import made
+from minidynamo.tracer.attributes import class_has, guard_class_attribute, lookup_on_class
+from minidynamo.tracer.frames.exceptions import exception_with
 from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.handlers.lists import length_of, storage_of
-from minidynamo.tracer.handlers.values import class_has, expect_key, none, not_implemented
+from minidynamo.tracer.handlers.values import expect_key, none, not_implemented
 from minidynamo.tracer.lazy.lazy_dicts import LazyDict
 from minidynamo.tracer.polyfills.containers import (
     dict_equal,
@@ -88,7 +88,7 @@ def _missing(tx: Tracer, self: VariableTracker, key: VariableTracker) -> Variabl
     assert isinstance(underlying, DictVariable)
     factory = underlying.default_factory
     if factory is None or (isinstance(factory, ConstantVariable) and factory.value is None):
-        tx.raises(made(KeyError, key))
+        tx.raises(exception_with(KeyError, key))
     value = tx.call(factory, lazy=True)
     if underlying is self:
         _setitem(tx, underlying, key, value)
@@ -183,8 +183,8 @@ def _ordered_popitem(tx: Tracer, self: DictVariable, last: VariableTracker | Non
 
 def _pop_end(tx: Tracer, self: DictVariable, *, last: bool) -> VariableTracker:
     if not self.items:
-        words = "dictionary is empty" if self.cls is OrderedDict else "popitem(): dictionary is empty"
-        tx.raises(KeyError(words), exact=True)
+        message = "dictionary is empty" if self.cls is OrderedDict else "popitem(): dictionary is empty"
+        tx.raises(KeyError(message), exact=True)
     keys = [*self.items]
     key = keys[-1 if last else 0]
     return TupleVariable([key.variable, _take(tx, self, key)])
@@ -192,14 +192,14 @@ def _pop_end(tx: Tracer, self: DictVariable, *, last: bool) -> VariableTracker:
 
 def _take(tx: Tracer, self: DictVariable, key: DictKey, default: VariableTracker | None = None) -> VariableTracker:
     if key in self.items:
-        taken = self.items.lazy_at(key)
+        value = self.items.lazy_at(key)
         del self.items[key]
     elif default is None:
-        tx.raises(made(KeyError, key.variable))
+        tx.raises(exception_with(KeyError, key.variable))
     else:
         return default
     tx.side_effects.contents_changed(self)
-    return taken
+    return value
 
 
 @registry.methods(MAPPINGS, "clear")
@@ -366,9 +366,9 @@ def _own_attributes(tx: Tracer, mapping: DictVariable) -> VariableTracker:
     return TupleVariable([ConstantVariable(name) for name in names])
 
 
-def checked_factory(tx: Tracer, given: VariableTracker | None) -> VariableTracker:
+def checked_factory(tx: Tracer, arg: VariableTracker | None) -> VariableTracker:
     """Returns the `default_factory` for the first argument of a defaultdict."""
-    factory = none() if given is None else given
+    factory = none() if arg is None else arg
     if factory.python_type is not type(None) and not class_has(factory.python_type, "__call__"):
         tx.raises(TypeError("first argument must be callable or None"), exact=True)
     return factory
@@ -468,12 +468,12 @@ def _as_set(tx: Tracer, view: DictViewVariable) -> SetVariable:
 
 
 def _set_operator(change: Callable[..., Any], *, reflected: bool = False) -> Callable[..., VariableTracker]:
-    """Returns an operator that makes a set of its left side and changes the set."""
+    """Returns an operator that copies its left operand to a new set and changes the set."""
 
     def operate(tx: Tracer, self: DictViewVariable, other: VariableTracker) -> VariableTracker:
         left, right = (other, self) if reflected else (self, other)
         if change is set_symmetric_difference_update and self.kind == "items" and isinstance(other, DictViewVariable):
-            tx.break_graph("MD231", "`^` of items", why="Two equal sets may give their items in different orders.")
+            tx.break_graph("MD231", "`^` of items", why="Two equal sets may iterate in different orders.")
         if isinstance(left, DictViewVariable) and left.kind == "keys" and left.mapping.cls is dict:
             left = left.mapping
         result = tx.call(set, [left])

@@ -139,14 +139,14 @@ def without_changed_reads(
 
 
 @contextlib.contextmanager
-def unobservable(tx: Tracer, asked: Sequence[VariableTracker], refuse: Callable[[], object]) -> Iterator[None]:
+def unobservable(tx: Tracer, values: Sequence[VariableTracker], refuse: Callable[[], object]) -> Iterator[None]:
     """Calls `refuse()`, which must raise, when the number of times the block runs is observable.
 
-    The number is observable if the block changes an existing value, `asked` included, or if its operations must stay in
-    the graph.
+    The number is observable if the block changes an existing value, such as one of `values`, or if its operations must
+    stay in the graph.
     """
     graph = tx.graph.graph
-    roots = [*asked, *(value for frame in tx.frames for value in frame.held())]
+    roots = [*values, *(value for frame in tx.frames for value in frame.held())]
     nodes = len(graph.nodes)
     existing: set[VariableTracker] = set()
 

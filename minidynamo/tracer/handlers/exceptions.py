@@ -15,7 +15,7 @@ from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Constant, Result
 from minidynamo.tracer.attributes import class_of, lookup_on_class
 from minidynamo.tracer.calls.construct import checked_class
-from minidynamo.tracer.frames.exceptions import EXCEPTIONS, formats_itself, own_fields
+from minidynamo.tracer.frames.exceptions import EXCEPTIONS, HAS_OWN_FIELDS, formats_itself, own_fields
 from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import as_constant
@@ -26,7 +26,6 @@ from minidynamo.variables.containers import TupleVariable
 from minidynamo.variables.objects import ExceptionVariable, ObjectVariable, TracebackVariable
 
 _CONSTRUCTORS = {id(cls.__new__): cls.__new__ for cls in EXCEPTIONS}
-_HAS_OWN_FIELDS = "Exceptions that keep more than their arguments are made by Python itself."
 # Attributes that depend on the position of the error in the running program.
 _FILLED_BY_PYTHON = ("name", "obj")
 _HANDLED_OUTSIDE = Result(Constant(sys.exception, "sys.exception"))
@@ -51,7 +50,7 @@ def _refuse(cls: type[BaseException]) -> registry.Handler:
     """Returns a handler for a class with fields besides the arguments."""
 
     def make(tx: Tracer, /, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
-        tx.break_graph("MD211", f"{an(cls.__name__)} is made", why=_HAS_OWN_FIELDS, fix=MAKE_OUTSIDE)
+        tx.break_graph("MD211", f"{an(cls.__name__)} is created", why=HAS_OWN_FIELDS, fix=MAKE_OUTSIDE)
 
     return make
 

@@ -1,4 +1,4 @@
-"""Owns the attributes of functions that are made during capture, and the fields of all functions.
+"""Owns the attributes of functions that are created during capture, and the fields of all functions.
 
 Attributes that a program assigned to a function are in `attributes/functions.py`; calls are in `tracer/calls/call.py`.
 """
@@ -18,7 +18,7 @@ from minidynamo.variables.containers import DictVariable, TupleVariable
 
 @registry.attributes(NestedFunctionVariable)
 def _function_field(tx: Tracer, function: NestedFunctionVariable, name: str) -> VariableTracker | None:
-    """Returns a field of a function that was made during capture; None if `name` is no field, or was assigned."""
+    """Returns a field of a function that was created during capture; None if `name` is no field, or was assigned."""
     if name in function.attributes:
         return None
     if name == "__defaults__":
@@ -78,7 +78,7 @@ def _comparison(name: str) -> registry.Handler:
         if other.python_type is not types.BuiltinFunctionType:
             return ConstantVariable(NotImplemented)
         if not isinstance(function, BuiltinVariable) or not isinstance(other, BuiltinVariable):
-            tx.break_graph("MD207", f"builtin_function_or_method.{name}", why="One of them was bound while tracing.")
+            tx.break_graph("MD207", f"builtin_function_or_method.{name}", why="One was bound while tracing.")
         return ConstantVariable(getattr(function.value, name)(other.value))
 
     return compare

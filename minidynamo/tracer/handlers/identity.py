@@ -1,7 +1,7 @@
 """Owns `hash`, `id`, `vars` and the thread number: properties that only the interpreter knows.
 
 The hash of a user's object is the result of its traced `__hash__`; without `__hash__` it is the address, like `id`. The
-address of an external object is guarded. The address of an object that was made during capture is unknown: the graph
+address of an external object is guarded. The address of an object that was created during capture is unknown: the graph
 breaks.
 """
 
@@ -37,7 +37,7 @@ def _id(tx: Tracer, obj: VariableTracker, /) -> VariableTracker:
         real = tx.graph.real(obj) if isinstance(obj, TensorVariable) else obj.value
     if obj.source is None or real is None:
         what = f"`id` of a new object or a constant: {an(obj.python_type.__name__)}"
-        why = "Its address says nothing about the next call."
+        why = "Its address may differ at the next call."
         tx.break_graph("MD233", what, why=why, fix="Compare with `is`.")
     tx.guard(obj.source, GuardKind.IDENTITY, real)
     return ConstantVariable(id(real))

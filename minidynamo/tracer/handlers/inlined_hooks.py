@@ -159,8 +159,8 @@ def _is_unseen(tx: Tracer, handle: HookVariable, kept: set[VariableTracker]) -> 
     ):
         return False
     fakes = [tx.graph.use(value) for value in results if value.source is None]
-    wanted = tx.graph.use(traced.tensor)
-    return all((wanted.grad_fn, wanted.output_nr) in _edges(fake) for fake in fakes if fake.requires_grad)
+    hooked = tx.graph.use(traced.tensor)
+    return all((hooked.grad_fn, hooked.output_nr) in _edges(fake) for fake in fakes if fake.requires_grad)
 
 
 def _edges(fake: torch.Tensor) -> Iterator[tuple[Any, int]]:

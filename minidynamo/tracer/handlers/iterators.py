@@ -15,14 +15,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from minidynamo.errors import Diagnostic, SkipFrame, an
-from minidynamo.tracer.attributes import lookup_on_class
+from minidynamo.tracer.attributes import class_has, lookup_on_class
 from minidynamo.tracer.calls.operators import folded
 from minidynamo.tracer.frames.exceptions import catch_raised, without_message
 from minidynamo.tracer.frames.generators import GeneratorVariable
 from minidynamo.tracer.frames.interpreter import Tracer
-from minidynamo.tracer.frames.unrolling import unroll, unroll_loop
+from minidynamo.tracer.frames.unrolling import limit_loop, limit_trip_counts
 from minidynamo.tracer.handlers.subscripts import as_index
-from minidynamo.tracer.handlers.values import class_has, expect_constant
+from minidynamo.tracer.handlers.values import expect_constant
 from minidynamo.tracer.lazy.lazy_value import next_lazy
 from minidynamo.tracer.polyfills.itertools import tee, until
 from minidynamo.tracer.reachable import has_changed_keys
@@ -102,13 +102,13 @@ def _advance_object(tx: Tracer, iterator: ObjectVariable) -> VariableTracker | N
 
 
 @registry.function(range)
-def _range(tx: Tracer, *given: VariableTracker) -> VariableTracker:
-    bounds = [as_index(tx, bound) for bound in given]
+def _range(tx: Tracer, *args: VariableTracker) -> VariableTracker:
+    bounds = [as_index(tx, arg) for arg in args]
     here = [bound.unguarded_value for bound in bounds if isinstance(bound, NumberVariable | ConstantVariable)]
     if len(here) == len(bounds):
         with contextlib.suppress(TypeError, ValueError):
             varies = any(isinstance(bound, NumberVariable) for bound in bounds)
-            unroll(tx, len(range(*here)), "a loop over a range", varies=varies)
+            limit_trip_counts(tx, len(range(*here)), "a loop over a range", varies=varies)
             if varies and len(here) == 3 and _is_looped_over(tx):
                 steps = _steps(tx, bounds, len(range(*here)))
                 if steps is not None:
@@ -142,7 +142,7 @@ def _steps(tx: Tracer, bounds: list[VariableTracker], count: int) -> list[Variab
 @registry.function(reversed)
 def _reversed(tx: Tracer, obj: VariableTracker, /) -> VariableTracker:
     if isinstance(obj, ConstantVariable):
-        _unroll_range(tx, obj)
+        _limit_range(tx, obj)
         try:
             values = tuple(reversed(obj.value))
         except TypeError as error:
@@ -156,7 +156,7 @@ def _reversed(tx: Tracer, obj: VariableTracker, /) -> VariableTracker:
             "MD242", f"`reversed` of `{obj.python_type.__name__}`", why="It has no `__reversed__`.", fix="Use a list."
         )
     if isinstance(obj, TupleVariable):
-        unroll_loop(tx, obj)
+        limit_loop(tx, obj)
         return SequenceIterator(Slots(obj.items.lazy()[::-1]), cls=reversed)
     return tx.call_method(obj, "__reversed__")
 
@@ -199,7 +199,7 @@ def _chain_from_iterable(tx: Tracer, cls: VariableTracker, iterables: VariableTr
 @registry.function(itertools.tee)
 def _tee(tx: Tracer, *args: VariableTracker) -> VariableTracker:
     branches = tx.unpack(tx.call(tee, args))
-    # The buffer that the branches share cannot be made again, so the branches count as started.
+    # The buffer that the branches share cannot be created again, so the branches count as started.
     return TupleVariable([LibraryIterator(_TEE_ITERATOR, branch, itertools.tee, started=True) for branch in branches])
 
 
@@ -231,13 +231,14 @@ for _cls in dict.fromkeys(_ITERATORS):
 # --- constants that are iterable ------------------------------------------------------------------------------------
 
 
-def _unroll_range(tx: Tracer, looped: ConstantVariable) -> None:
-    if isinstance(looped.unguarded_value, range):
-        unroll(tx, len(looped.unguarded_value), "a loop over a range", varies=looped.source is not None)
+def _limit_range(tx: Tracer, iterable: ConstantVariable) -> None:
+    if isinstance(iterable.unguarded_value, range):
+        count, varies = len(iterable.unguarded_value), iterable.source is not None
+        limit_trip_counts(tx, count, "a loop over a range", varies=varies)
 
 
 def _iterate_constant(tx: Tracer, self: ConstantVariable) -> VariableTracker:
-    _unroll_range(tx, self)
+    _limit_range(tx, self)
     if len(self.value) > LONGEST_UNROLLED:
         tx.break_graph(
             "MD242",
@@ -315,8 +316,8 @@ def _expect_end(tx: Tracer, iterator: ZipIterator, position: int) -> None:
     shortest = position or next(longer, 0)
     if shortest:
         others = "argument " if shortest == 1 else "arguments 1-"
-        words = f"zip() argument {shortest + 1} is {'shorter' if position else 'longer'} than {others}{shortest}"
-        tx.raises(ValueError(words), exact=True)
+        message = f"zip() argument {shortest + 1} is {'shorter' if position else 'longer'} than {others}{shortest}"
+        tx.raises(ValueError(message), exact=True)
 
 
 @registry.advance(ChainIterator)
@@ -401,10 +402,10 @@ def _next_by_index(tx: Tracer, iterator: IndexIterator) -> VariableTracker | Non
     backwards = iterator.cls is reversed
     item = None
     if sequence is not None and iterator.position >= 0:
-        asked = [sequence, ConstantVariable(iterator.position)]
+        arguments = [sequence, ConstantVariable(iterator.position)]
         if backwards:
             iterator.sequence = None  # any exception ends the iterator
-        item = catch_raised(ends, lambda: tx.call(operator.getitem, asked, lazy=True), lambda error: None)
+        item = catch_raised(ends, lambda: tx.call(operator.getitem, arguments, lazy=True), lambda error: None)
     iterator.sequence = None if item is None else sequence
     iterator.position += 0 if item is None else -1 if backwards else 1
     return item

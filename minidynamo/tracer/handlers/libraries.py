@@ -94,7 +94,7 @@ def _reads_the_clock(tx: Tracer, /, *args: VariableTracker, **kwargs: VariableTr
     tx.break_graph(
         "MD233",
         "reading the clock",
-        why="The time is that at which the program runs, in its place among everything else.",
+        why="The program needs the time at which this line runs.",
         fix="Move the call out of the compiled function, or accept the break.",
     )
 

@@ -19,7 +19,7 @@ from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Computed
 from minidynamo.tracer.frames.exceptions import without_message
 from minidynamo.tracer.frames.interpreter import Raised, Tracer
-from minidynamo.tracer.frames.unrolling import unroll_copy, unroll_loop
+from minidynamo.tracer.frames.unrolling import limit_copy, limit_loop
 from minidynamo.tracer.handlers.values import (
     constant,
     expect_constant,
@@ -89,17 +89,17 @@ def _len(tx: Tracer, self: SequenceVariable) -> VariableTracker:
 
 @registry.methods(SEQUENCES, "__iter__")
 def _iter(tx: Tracer, self: SequenceVariable) -> VariableTracker:
-    unroll_loop(tx, self)
+    limit_loop(tx, self)
     cls = type(iter(self.cls())) if self.cls in SEQUENCES else type(iter(()))
     changes_at_start = self.changes if isinstance(self, ListVariable) and self.cls is deque else None
-    # Items of a tuple made during capture may die one by one; items of an external tuple are read by the loop.
+    # Items of a tuple created during capture may die one by one; items of an external tuple are read by the loop.
     is_lazy = isinstance(self, ListVariable) or isinstance(self.items, LazyList)
     return SequenceIterator(self if is_lazy else self.items, cls=cls, changes_at_start=changes_at_start)
 
 
 @registry.methods(SEQUENCES, "__reversed__")
 def _reversed(tx: Tracer, self: SequenceVariable) -> VariableTracker:
-    unroll_loop(tx, self)
+    limit_loop(tx, self)
     if self.cls is list:
         return SequenceIterator(self, len(self.items) - 1, type(reversed([])))
     cls = type(reversed(self.cls())) if isinstance(self, ListVariable) else reversed
@@ -114,10 +114,10 @@ def _getitem(tx: Tracer, self: SequenceVariable, key: VariableTracker) -> Variab
             tx.raises(TypeError("sequence index must be integer, not 'slice'"), exact=True)
         if index.step == 0:
             tx.raises(ValueError("slice step cannot be zero"), exact=True)
-        if self.cls is tuple and (whole := _tuple_slice(tx, self, index)) is not None:
-            return whole
+        if self.cls is tuple and (found := _whole_tuple(tx, self, index)) is not None:
+            return found
         if isinstance(self.items, LazyList) and self.items.needs_length(index):
-            unroll_loop(tx, self, "a slice of data")
+            limit_loop(tx, self, "a slice of data")
         return new_like(tx, self, self.items.lazy_slice(index))
     try:
         return self.items.lazy_at(index)
@@ -126,8 +126,8 @@ def _getitem(tx: Tracer, self: SequenceVariable, key: VariableTracker) -> Variab
         tx.raises(IndexError(f"{name} index out of range"), exact=True)
 
 
-def _tuple_slice(tx: Tracer, self: SequenceVariable, index: slice) -> SequenceVariable | None:
-    """Returns a slice that is, or may be at the next call, the whole tuple, which Python returns itself; else None."""
+def _whole_tuple(tx: Tracer, self: SequenceVariable, index: slice) -> SequenceVariable | None:
+    """Returns a slice that is the whole tuple, now or perhaps at the next call, and then the same object; else None."""
     length = self.items.lazy_length() if isinstance(self.items, LazyList) else None
     indices = range(len(self.items) if length is None else length.real)
     if indices[index] == indices and len(self.items) == len(indices):
@@ -184,13 +184,13 @@ def _refuse(tx: Tracer, self: SequenceVariable, other: VariableTracker) -> NoRet
 
 @registry.methods(SEQUENCES, "__add__")
 def _add(tx: Tracer, self: SequenceVariable, other: VariableTracker) -> VariableTracker:
-    given, other = other, storage_of(other)
+    operand, other = other, storage_of(other)
     if not isinstance(other, SequenceVariable) or _base_class(self) is not _base_class(other):
         _refuse(tx, self, other)
     if self.cls is other.cls is tuple and not (self.items and other.items):
-        return self if self.items else other if other is given else exact_copy(other)
-    unroll_copy(tx, self)
-    unroll_copy(tx, other)
+        return self if self.items else other if other is operand else exact_copy(other)
+    limit_copy(tx, self)
+    limit_copy(tx, other)
     sized = self if self.cls is torch.Size else other
     kind = sized if sized.cls is torch.Size else self
     return new_like(tx, kind, [*self.items.lazy(), *other.items.lazy()])
@@ -260,18 +260,18 @@ def _appendleft(tx: Tracer, items: Slots, item: VariableTracker, /) -> None:
 
 
 def _insert(tx: Tracer, items: Slots, index: VariableTracker, item: VariableTracker, /) -> None:
-    where = expect_index(tx, index, "list")
-    if isinstance(where, slice):
+    position = expect_index(tx, index, "list")
+    if isinstance(position, slice):
         tx.raises(TypeError("'slice' object cannot be interpreted as an integer"))
-    items.insert(where, item)
+    items.insert(position, item)
 
 
 def _pop(tx: Tracer, items: Slots, index: VariableTracker | None = None, /) -> VariableTracker:
-    where = -1 if index is None else expect_index(tx, index, "list")
-    if isinstance(where, slice):
+    position = -1 if index is None else expect_index(tx, index, "list")
+    if isinstance(position, slice):
         tx.raises(TypeError("'slice' object cannot be interpreted as an integer"))
     try:
-        return items.lazy_pop(where)
+        return items.lazy_pop(position)
     except IndexError:
         tx.raises(IndexError("pop index out of range" if items else "pop from empty list"), exact=True)
 
@@ -310,8 +310,8 @@ def _setitem(tx: Tracer, self: ListVariable, key: VariableTracker, value: Variab
         storage = self.cls([None] * len(self.items))
         try:
             storage[index] = [None] * len(new_value) if isinstance(index, slice) else None
-        except (IndexError, ValueError) as said:
-            tx.raises(said, exact=True)
+        except (IndexError, ValueError) as python_error:
+            tx.raises(python_error, exact=True)
         raise
     tx.side_effects.contents_changed(self)
     return none()
@@ -413,7 +413,7 @@ def _items(tx: Tracer, iterable: VariableTracker | None) -> list[VariableTracker
     """Returns the items for a new list or tuple."""
     if iterable is None:
         return []
-    unroll_copy(tx, iterable)
+    limit_copy(tx, iterable)
     return unpack_lazy(tx, iterable)
 
 

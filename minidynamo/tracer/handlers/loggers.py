@@ -54,7 +54,7 @@ def _log_later(
     tx: Tracer,
     logger: VariableTracker,
     level: VariableTracker,
-    shown: Sequence[VariableTracker],
+    values: Sequence[VariableTracker],
     kwargs: Mapping[str, VariableTracker],
 ) -> bool:
     """Drops a message that is disabled, or defers it until after the graph; returns False if the graph must break.
@@ -67,10 +67,10 @@ def _log_later(
     if is_enabled is False:
         return True
     caller = tx.frames[-1]
-    if is_enabled is None or kwargs or not shown or caller.is_polyfill:
+    if is_enabled is None or kwargs or not values or caller.is_polyfill:
         return False
     where = caller.location.filename, caller.location.lineno, caller.location.function
-    return defer_output(tx, write_record, shown, before=[logger, level, *map(ConstantVariable, where)])
+    return defer_output(tx, write_record, values, before=[logger, level, *map(ConstantVariable, where)])
 
 
 def _refuse(tx: Tracer, name: str) -> NoReturn:

@@ -54,8 +54,8 @@ def _class_statement(
     ):
         tx.break_graph("MD233", "a `class` statement", why=_WHY, fix=_FIX)
     function = types.FunctionType(body.code, body.namespace, body.code.co_name)
-    made: Any = builtins.__build_class__(function, as_constant(name), *parents)
-    return _record(tx, made, builtins.__build_class__, (body, name, *bases), {})
+    cls: Any = builtins.__build_class__(function, as_constant(name), *parents)
+    return _record(tx, cls, builtins.__build_class__, (body, name, *bases), {})
 
 
 def _is_built_in(cls: type | None) -> bool:
@@ -96,18 +96,18 @@ def _namedtuple(tx: Tracer, /, *args: VariableTracker, **kwargs: VariableTracker
     except NotConstant:
         tx.break_graph("MD233", "`namedtuple` with values that are only known when the program runs", why=_WHY)
     try:
-        made = create(*values, **named)
+        cls = create(*values, **named)
     except (TypeError, ValueError) as error:
         tx.raises(error, exact=True)
-    return _record(tx, made, create, args, kwargs)
+    return _record(tx, cls, create, args, kwargs)
 
 
 def _record(
-    tx: Tracer, made: type, make: Any, args: tuple[VariableTracker, ...], kwargs: dict[str, VariableTracker]
+    tx: Tracer, cls: type, make: Any, args: tuple[VariableTracker, ...], kwargs: dict[str, VariableTracker]
 ) -> VariableTracker:
-    what = f"graph break: a method of the class {made.__name__} is kept, or the class is changed"
+    what = f"graph break: a method of the class {cls.__name__} is kept, or the class is changed"
     tx.side_effects.new_class(
-        NewClass(made, make, args, kwargs), Diagnostic("MD233", what, _WHY, _FIX, where=tx.frames[-1].location)
+        NewClass(cls, make, args, kwargs), Diagnostic("MD233", what, _WHY, _FIX, where=tx.frames[-1].location)
     )
-    tx.graph.hold_certain(Constant(made, made.__name__))
-    return ClassVariable(made)
+    tx.graph.skip_guards(Constant(cls, cls.__name__))
+    return ClassVariable(cls)

@@ -23,7 +23,7 @@ from minidynamo.tracer.attributes.lookup import looks_up
 from minidynamo.tracer.calls.operators import folded
 from minidynamo.tracer.frames.exceptions import same_message, tracked
 from minidynamo.tracer.frames.interpreter import Tracer
-from minidynamo.tracer.frames.unrolling import unroll
+from minidynamo.tracer.frames.unrolling import limit_trip_counts
 from minidynamo.tracer.numbers import numpy_numbers
 from minidynamo.tracer.numbers.numpy_numbers import python_number
 from minidynamo.tracer.records import registry
@@ -210,7 +210,7 @@ def _elements(tx: Tracer, method: Callable[..., Any], array: VariableTracker) ->
         _refuse_read(tx, "a loop over an external ndarray, or a list of it")
     assert real is not None
     length = tx.call(np.ndarray.__len__, [array])
-    unroll(tx, len(real), "a loop over an array")
+    limit_trip_counts(tx, len(real), "a loop over an array")
     return [_element(tx, method, array, index) for index in range(as_constant(length))]
 
 
@@ -248,7 +248,7 @@ def _refuse_read(tx: Tracer, what: str) -> NoReturn:
 def _tensor_of_array(tx: Tracer, array: ArrayVariable, kwargs: dict[str, VariableTracker]) -> TensorVariable:
     """Makes a tensor with the contents of the array."""
     if array.shared is not None:
-        tx.break_graph("MD208", "another tensor is made from an array", why="A tensor already uses its memory.")
+        tx.break_graph("MD208", "another tensor is created from an array", why="A tensor already uses its memory.")
     dtype = ConstantVariable(torch.from_numpy(array.value.copy()).dtype)
     tensor = tx.emit(torch.tensor, [from_constant(array.value.tolist())], {"dtype": dtype, **kwargs})
     assert isinstance(tensor, TensorVariable)
@@ -275,9 +275,9 @@ def _fact_of_argument(tx: Tracer, obj: OpaqueVariable, name: str) -> VariableTra
 
 
 def _tensor_over_memory(tx: Tracer, function: Any, array: VariableTracker, args: Any, kwargs: Any) -> VariableTracker:
-    outside = _tensor_over_external(tx, array)
-    if outside is not None:
-        return outside if function is torch.from_numpy else tx.emit(function, [outside, *args], kwargs)
+    tensor = _tensor_over_external(tx, array)
+    if tensor is not None:
+        return tensor if function is torch.from_numpy else tx.emit(function, [tensor, *args], kwargs)
     if not isinstance(array, ArrayVariable):
         return _tensor_of_numbers(tx, function, array, args, kwargs)
     array.shared = _tensor_of_array(tx, array, {})
@@ -301,14 +301,12 @@ def _asarray(tx: Tracer, obj: VariableTracker, **kwargs: VariableTracker) -> Var
 
 @registry.function(torch.tensor)
 def _copy(tx: Tracer, data: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
-    outside = None if kwargs else _tensor_over_external(tx, data)
-    if outside is not None:
-        return tx.emit("clone", [outside])
-    return (
-        _tensor_of_array(tx, data, kwargs)
-        if isinstance(data, ArrayVariable)
-        else _tensor_of_numbers(tx, torch.tensor, data, [], kwargs)
-    )
+    tensor = None if kwargs else _tensor_over_external(tx, data)
+    if tensor is not None:
+        return tx.emit("clone", [tensor])
+    if isinstance(data, ArrayVariable):
+        return _tensor_of_array(tx, data, kwargs)
+    return _tensor_of_numbers(tx, torch.tensor, data, [], kwargs)
 
 
 def _tensor_of_numbers(tx: Tracer, function: Any, data: VariableTracker, args: Any, kwargs: Any) -> VariableTracker:

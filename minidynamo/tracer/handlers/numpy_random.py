@@ -22,7 +22,7 @@ from minidynamo.tracer.handlers.random_numbers import reason_against_early_call,
 from minidynamo.tracer.numbers.arithmetic import computed_text
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import NotConstant, as_constant
-from minidynamo.tracer.records.fix_hints import HINTS_BY_CLASS
+from minidynamo.tracer.records.fix_hints import HINTS_BY_CLASS, OPAQUE
 from minidynamo.tracer.wrap import same_object
 from minidynamo.variables.base import ConstantVariable, VariableTracker
 from minidynamo.variables.callables import BuiltinVariable
@@ -44,7 +44,6 @@ _CERTAIN = frozenset(
     {GuardKind.TYPE, GuardKind.TENSOR, GuardKind.PRESENT, GuardKind.NOT_NONE, GuardKind.DISTINCT_OBJECTS}
 )
 _CONSTANTS = (int, float, bool, str, type(None))
-_OPAQUE = "minidynamo passes objects of this class on but cannot look into them."
 
 # The class of methods that are written in Cython.
 registry.wrapper(type(np.random.Generator.random))(same_object(BuiltinVariable))
@@ -55,7 +54,7 @@ def _draw(
 ) -> VariableTracker:
     what = f"{type(_value_of(generator)).__name__}.{method.__name__} is used"
     cls = type(_value_of(generator))
-    why = reason_against_early_call(tx) if cls in _METHODS and generator.source is not None else _OPAQUE
+    why = reason_against_early_call(tx) if cls in _METHODS and generator.source is not None else OPAQUE
     if why:
         tx.break_graph("MD206", what, why=why, fix=HINTS_BY_CLASS.get("Random", ""))
     own: Any = np.random.RandomState(0) if cls is np.random.RandomState else np.random.default_rng(0)
@@ -67,7 +66,7 @@ def _convert(
 ) -> VariableTracker:
     what = f"ndarray.{method.__name__} is used"
     generator = next((draw.generator for draw in tx.side_effects.draws if draw.number == array.source), None)
-    why = _OPAQUE if generator is None else reason_against_early_call(tx)
+    why = OPAQUE if generator is None else reason_against_early_call(tx)
     if not why and tx.graph.may_have_written():
         why = "A tensor was written, which may share the memory of the array."
     if why:
@@ -110,9 +109,9 @@ def _call(
         tx.break_graph("MD206", what, why="The call is too long.")
     drawn = record_draw(tx, generator, call, has_result=True)
     assert isinstance(drawn, Drawn)
-    tx.graph.hold_certain(drawn, _CERTAIN)
+    tx.graph.skip_guards(drawn, _CERTAIN)
     for fact in FACTS:
-        tx.graph.hold_certain(Attr(drawn, fact))
+        tx.graph.skip_guards(Attr(drawn, fact))
     return tx.wrap(example, drawn)
 
 

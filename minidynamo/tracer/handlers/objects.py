@@ -20,9 +20,9 @@ from minidynamo.errors import Diagnostic, SkipFrame
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Called, Constant, Result
 from minidynamo.guards.values import ClassQuestion
-from minidynamo.tracer.attributes import overrides_class
+from minidynamo.tracer.attributes import class_has, overrides_class
 from minidynamo.tracer.frames.interpreter import Tracer
-from minidynamo.tracer.handlers.values import class_has, constant, not_implemented
+from minidynamo.tracer.handlers.values import constant, not_implemented
 from minidynamo.tracer.lazy.lazy_value import class_of
 from minidynamo.tracer.polyfills.objects import has_members
 from minidynamo.tracer.records import registry
@@ -118,9 +118,9 @@ def _implements_protocol(tx: Tracer, obj: VariableTracker, protocol: type) -> Va
             why="Its attributes are computed on each read.",
             fix="Check against an ordinary class.",
         )
-    listed = protocol_members(protocol)
-    methods = tuple(name for name in listed if callable(getattr(protocol, name, None)))
-    return tx.call(has_members, [obj, from_constant(listed), from_constant(methods)])
+    members = protocol_members(protocol)
+    methods = tuple(name for name in members if callable(getattr(protocol, name, None)))
+    return tx.call(has_members, [obj, from_constant(members), from_constant(methods)])
 
 
 @registry.function(issubclass)
@@ -194,10 +194,10 @@ def _class_and_receiver(tx: Tracer) -> tuple[VariableTracker, VariableTracker]:
         why = "arg[0] deleted" if frame.code.co_argcount else "no arguments"
     else:
         why = "empty __class__ cell" if "__class__" in frame.code.co_freevars else "__class__ cell not found"
-    words = f"super(): {why}"
+    message = f"super(): {why}"
     if len(tx.frames) == 1:  # the message of a break function would name other arguments
-        raise SkipFrame(Diagnostic("MD202", f"the frame runs eagerly: {words}", "RuntimeError"))
-    tx.raises(RuntimeError(words), exact=True)
+        raise SkipFrame(Diagnostic("MD202", f"the frame runs eagerly: {message}", "RuntimeError"))
+    tx.raises(RuntimeError(message), exact=True)
 
 
 @registry.method(types.MethodType, "__eq__")

@@ -1,5 +1,5 @@
-"""Owns `print`, and the deferral of calls that write text: the call is made after the graph, as a side effect in the
-order of the program.
+"""Owns `print`, and the deferral of calls that write text: the residual program makes the call after the graph, in the
+order of the program's side effects.
 
 If the graph raises an error, the frame is rerun eagerly, so that all lines before the error appear. Loggers are in
 `loggers.py`, the checks at the end of the trace in `tracer/frames/deferrals.py`.
@@ -34,21 +34,21 @@ _WRITERS = (io.TextIOWrapper.write, io.StringIO.write)
 def defer_output(
     tx: Tracer,
     function: Callable[..., object],
-    shown: Sequence[VariableTracker],
+    values: Sequence[VariableTracker],
     *,
     before: Iterable[VariableTracker] = (),
     named: Mapping[str, VariableTracker] = MappingProxyType({}),
 ) -> bool:
-    """Defers `function(*before, *shown, **named)`, which writes the texts of `shown`; returns False if the graph must
+    """Defers `function(*before, *values, **named)`, which writes the texts of `values`; returns False if the graph must
     break."""
-    deferral = defer(tx, [value for value in shown if isinstance(value, TensorVariable)])
-    if deferral is None or not deferral.is_allowed or not all(map(_is_unchanging, shown)):
+    deferral = defer(tx, [value for value in values if isinstance(value, TensorVariable)])
+    if deferral is None or not deferral.is_allowed or not all(map(_is_unchanging, values)):
         return False
     if tx.side_effects.writes_globals(vars(sys)):  # the program has replaced `sys.stdout`
         return False
     tx.output_checks.append(deferral.check_output)
     known = BuiltinVariable(function, source=Constant(function, function.__name__))
-    tx.side_effects.record_call(known, *before, *shown, **named)
+    tx.side_effects.record_call(known, *before, *values, **named)
     return True
 
 
@@ -85,6 +85,6 @@ def _print(tx: Tracer, *args: VariableTracker, **kwargs: VariableTracker) -> Var
     tx.break_graph(
         "MD233",
         "`print`",
-        why="The text is that of the moment, and may have to appear between texts that other code prints.",
+        why="The text may change until the graph has run, or other code may print in between.",
         fix="Print numbers, texts and tensors that do not change later, or accept the break.",
     )

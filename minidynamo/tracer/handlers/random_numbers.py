@@ -23,7 +23,7 @@ from minidynamo.tracer.graph.dead_code import is_pure, only_computes
 from minidynamo.tracer.numbers.arithmetic import computed_text, value_here
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import as_constant
-from minidynamo.tracer.records.fix_hints import HINTS_BY_CLASS
+from minidynamo.tracer.records.fix_hints import HINTS_BY_CLASS, OPAQUE
 from minidynamo.tracer.records.side_effects import Draw
 from minidynamo.variables.base import ConstantVariable, NumberVariable, VariableTracker
 from minidynamo.variables.containers import SequenceVariable, TupleVariable
@@ -77,11 +77,11 @@ def record_draw(tx: Tracer, generator: Source, call: Computed, *, has_result: bo
     draws = tx.side_effects.draws
     number = Drawn(_unused_name(tx, len(draws))) if has_result else None
     nodes = [*_new_nodes(tx.graph.graph)]
-    late = any(draw.late for draw in draws[-1:])
-    late = late or any(node.op != "placeholder" and not is_pure(node) for node in nodes)
+    may_be_skipped = any(draw.may_be_skipped for draw in draws[-1:])
+    may_be_skipped = may_be_skipped or any(node.op != "placeholder" and not is_pure(node) for node in nodes)
     for node in nodes[:1]:
-        node.meta["draws_before_effect"] = True
-    tx.side_effects.draw(Draw(number, generator, call, late))
+        node.meta["precedes_draw"] = True
+    tx.side_effects.draw(Draw(number, generator, call, may_be_skipped))
     return number
 
 
@@ -98,13 +98,13 @@ def reason_against_early_call(tx: Tracer) -> str:
 
 def _new_nodes(graph: torch.fx.Graph) -> Iterator[torch.fx.Node]:
     """Yields the nodes after the last draw, the last node first."""
-    return itertools.takewhile(lambda node: "draws_before_effect" not in node.meta, reversed(graph.nodes))
+    return itertools.takewhile(lambda node: "precedes_draw" not in node.meta, reversed(graph.nodes))
 
 
 def _reason_against_draw(tx: Tracer, name: str, generator: VariableTracker, arguments: list[VariableTracker]) -> str:
     """Returns the reason why the number cannot be drawn before the graph runs; "" if it can."""
     if not isinstance(generator, OpaqueVariable) or type(generator.value) is not random.Random:
-        return "minidynamo passes objects of this class on but cannot look into them."
+        return OPAQUE
     if generator.source is None or not {name, *_CALLED_METHODS}.isdisjoint(instance_dict(generator.value) or ()):
         return "The generator has methods of its own."
     why = reason_against_early_call(tx)
@@ -121,7 +121,7 @@ def _reason_against_draw(tx: Tracer, name: str, generator: VariableTracker, argu
         elif argument.python_type is int and abs(argument.value) >= (
             _MAX_BITS if name == "getrandbits" else _INT_LIMIT
         ):
-            return "The number may be larger than what a graph takes."
+            return "The number may be too large for a graph."
     return ""
 
 
@@ -135,8 +135,7 @@ def _unused_name(tx: Tracer, number: int) -> str:
 
 
 def _leave_to_python(name: str, tx: Tracer, /, *args: VariableTracker, **kwargs: VariableTracker) -> NoReturn:
-    why = "minidynamo passes objects of this class on but cannot look into them."
-    tx.break_graph("MD206", f"Random.{name} is used", why=why, fix=HINTS_BY_CLASS["Random"])
+    tx.break_graph("MD206", f"Random.{name} is used", why=OPAQUE, fix=HINTS_BY_CLASS["Random"])
 
 
 for _name in ("choices", "sample", "shuffle"):

@@ -33,7 +33,7 @@ def _make(tx: Tracer, referent: VariableTracker, callback: VariableTracker | Non
     reference = WeakReferenceVariable(None, referent)
     if referent.source is not None:
         return reference
-    what, why = "a weak reference to an object made while tracing", "It has no address yet."
+    what, why = "a weak reference to an object created while tracing", "It has no address yet."
     if not isinstance(referent, ObjectVariable) or referent.storage is not None or not referent.cls.__weakrefoffset__:
         tx.break_graph("MD206", what, why=why)
     for other in tx.side_effects.stand_ins:

@@ -42,7 +42,7 @@ def _call(
 ) -> VariableTracker:
     original = scripted_original(scripted.value)
     if original is None or scripted.source is None:
-        _refuse(tx, "It was made by torch.jit.trace, or from a file.")
+        _refuse(tx, "It was created by torch.jit.trace, or from a file.")
     if _depends_on_torchscript(original, set()):
         _refuse(tx, "It prints, or asks whether TorchScript runs it.")
     if not _needs_no_conversion(scripted.value, original, args, kwargs):
@@ -56,7 +56,7 @@ def _call(
 
 
 def _refuse(tx: Tracer, why: str) -> NoReturn:
-    tx.break_graph("MD206", "a ScriptFunction is called", why=why, fix="Call the function that it was made from.")
+    tx.break_graph("MD206", "a ScriptFunction is called", why=why, fix="Call the original function.")
 
 
 def _depends_on_torchscript(function: types.FunctionType, seen: set[types.FunctionType]) -> bool:

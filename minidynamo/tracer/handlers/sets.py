@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from minidynamo.tracer.calls import set_order
-from minidynamo.tracer.frames.exceptions import made
+from minidynamo.tracer.frames.exceptions import exception_with
 from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.handlers.lists import length_of, storage_of
 from minidynamo.tracer.handlers.values import expect_key, none, not_implemented
@@ -49,7 +49,7 @@ def _unknown_order(tx: Tracer, variable: SetVariable, what: str) -> NoReturn:
     tx.break_graph(
         "MD231",
         f"{what} a set with {len(variable.items)} items",
-        why="Two equal sets may give their items in different orders.",
+        why="Two equal sets may iterate in different orders.",
         fix="Use a list or a dict, or sorted(...).",
     )
 
@@ -103,7 +103,7 @@ def _discard(tx: Tracer, self: SetVariable, item: VariableTracker) -> VariableTr
 def _remove(tx: Tracer, self: SetVariable, item: VariableTracker) -> VariableTracker:
     key = expect_key(tx, item)
     if key not in self.items:
-        tx.raises(made(KeyError, item))
+        tx.raises(exception_with(KeyError, item))
     return _discard(tx, self, item)
 
 
@@ -111,7 +111,7 @@ def _remove(tx: Tracer, self: SetVariable, item: VariableTracker) -> VariableTra
 def _pop(tx: Tracer, self: SetVariable) -> VariableTracker:
     if not self.items:
         tx.raises(KeyError("pop from an empty set"), exact=True)
-    key = set_order.popped(self)
+    key = set_order.pop(self)
     if key is None:
         _unknown_order(tx, self, "popping from")
     tx.side_effects.contents_changed(self)
@@ -160,14 +160,14 @@ def _inplace_operator(polyfill: Callable[..., object]) -> registry.Handler:
     return change
 
 
-for _name, _twin, _update in (
+for _name, _polyfill, _update in (
     ("and", set_intersection, set_intersection_update),
     ("or", set_union, set_update),
     ("sub", set_difference, set_difference_update),
     ("xor", set_symmetric_difference, set_symmetric_difference_update),
 ):
-    registry.methods(SETS, f"__{_name}__")(_set_operator(_twin))
-    registry.methods(SETS, f"__r{_name}__")(_set_operator(_twin, swap=True))
+    registry.methods(SETS, f"__{_name}__")(_set_operator(_polyfill))
+    registry.methods(SETS, f"__r{_name}__")(_set_operator(_polyfill, swap=True))
     registry.methods(SETS, f"__i{_name}__")(_inplace_operator(_update))
 registry.methods(SETS, "__eq__")(_set_operator(set_equal))
 registry.methods(SETS, "__ne__")(_set_operator(set_equal, negate=True))

@@ -33,8 +33,8 @@ _WHY = "Storage is only there when the graph runs."
 @registry.method(torch.Tensor, "untyped_storage")
 def _untyped_storage(tx: Tracer, self: TensorVariable) -> VariableTracker:
     fake = tx.graph.use(self)
-    moved = any(node.target is replace_data for node in tx.graph.graph.nodes)
-    if fake.layout is not torch.strided or moved or tx.graph.subgraph is not None:
+    has_new_memory = any(node.target is replace_data for node in tx.graph.graph.nodes)
+    if fake.layout is not torch.strided or has_new_memory or tx.graph.subgraph is not None:
         tx.break_graph("MD212", "Tensor.untyped_storage() is called", why=_WHY)
     memory = memory_of(fake)
     known = tx.graph.storages.get(memory)
@@ -94,10 +94,10 @@ def _resize(tx: Tracer, self: StorageVariable, nbytes: VariableTracker) -> Varia
         return self
     if not to_nothing and not from_nothing:
         if not tx.truth(tx.call(operator.eq, [_size(tx, self), nbytes])):
-            _refuse_partial(tx, "a storage that holds data is given another size")
+            _refuse_partial(tx, "a storage that holds data is resized")
         return self
     if not to_nothing and not _fits_known_tensors(tx, nbytes, self):
-        _refuse_partial(tx, "a storage is made smaller than a tensor in it")
+        _refuse_partial(tx, "a storage becomes smaller than a tensor in it")
     if not self.is_resized:
         self.is_resized = True
         _guard_distinct(tx, self, [other for other in _others_with_guarded_size(tx, self) if not other.is_resized])
@@ -109,7 +109,9 @@ def _resize(tx: Tracer, self: StorageVariable, nbytes: VariableTracker) -> Varia
 @registry.function(torch.ops.minidynamo.copy_, copy_unseen)
 def _copy(tx: Tracer, self: VariableTracker, src: VariableTracker) -> VariableTracker:
     if not isinstance(self, TensorVariable) or not isinstance(src, TensorVariable):
-        tx.break_graph("MD212", "torch.ops.minidynamo.copy_() is not given two tensors", why="Torch raises the error.")
+        tx.break_graph(
+            "MD212", "torch.ops.minidynamo.copy_() is called without two tensors", why="Torch raises the error."
+        )
     if tx.graph.subgraph is not None or tx.graph.owner_of(memory_of(tx.graph.use(self))) is None:
         why = "It is for external tensors that may have been saved for backward."
         tx.break_graph("MD212", "torch.ops.minidynamo.copy_() fills a tensor that the graph makes", why=why)
@@ -121,7 +123,7 @@ def _emit_unversioned(tx: Tracer, op: OpOverload, tensor: TensorVariable, *args:
     emitted = tx.emit(op, [tensor, *args])
     memory = memory_of(tensor.fake)
     next(iter(reversed(tx.graph.graph.nodes))).meta.update(mutates=True, written_memory=(memory,))
-    tx.graph.tensor_numbers[memory] = lambda: None
+    tx.graph.forget_numbers([memory])
     return emitted
 
 

@@ -11,9 +11,10 @@ import collections
 from collections.abc import Callable
 from typing import Any
 
+from minidynamo.tracer.attributes import class_has
 from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.handlers.dicts import checked_factory, fill
-from minidynamo.tracer.handlers.values import class_has, expect_key, none
+from minidynamo.tracer.handlers.values import expect_key, none
 from minidynamo.tracer.polyfills.containers import dict_update, ordered_copy, ordered_ior, ordered_setdefault
 from minidynamo.tracer.records import registry
 from minidynamo.variables.base import VariableTracker
@@ -129,7 +130,7 @@ def _init_deque(
     assert isinstance(contents, ListVariable)
     if contents.maxlen is not None:
         why = "A plain deque with `maxlen` is tracked."
-        tx.break_graph("MD241", "an instance of a subclass of deque is made with `maxlen`", why=why)
+        tx.break_graph("MD241", "an instance of a subclass of deque is created with `maxlen`", why=why)
     self.items = contents.items
     tx.side_effects.contents_changed(self)
     return none()

@@ -12,8 +12,8 @@ from typing import Any
 
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Constant
-from minidynamo.tracer.attributes import lookup_on_class
-from minidynamo.tracer.calls.operators import fold, has_method
+from minidynamo.tracer.attributes import class_has, lookup_on_class
+from minidynamo.tracer.calls.operators import fold
 from minidynamo.tracer.calls.tensor_indexing import WHOLE, index_by_tensors, scalar_bool_as_mask, select_numbers
 from minidynamo.tracer.frames.exceptions import without_message
 from minidynamo.tracer.frames.interpreter import Tracer
@@ -29,7 +29,7 @@ from minidynamo.variables.tensors import TensorVariable
 
 def as_index(tx: Tracer, key: VariableTracker) -> VariableTracker:
     """Converts a subscript for sequences and tensors: replaces an object with `__index__` by its number."""
-    if isinstance(key, ObjectVariable) and key.storage is None and has_method(key, "__index__"):
+    if isinstance(key, ObjectVariable) and key.storage is None and class_has(key.python_type, "__index__"):
         number = tx.call_method(key, "__index__")
         return number if number.python_type is int else key
     if isinstance(key, SliceVariable):
@@ -53,13 +53,13 @@ def _getitem(tx: Tracer, obj: VariableTracker, key: VariableTracker, /) -> Varia
     if isinstance(obj, TensorVariable):
         if tx.function_modes and (indexed := index_by_tensors(tx, obj, key)) is not None:
             return indexed
-        part, left = select_numbers(tx, obj, key)
-        return part if left is WHOLE else tx.emit(operator.getitem, [part, left])
+        part, remaining_key = select_numbers(tx, obj, key)
+        return part if remaining_key is WHOLE else tx.emit(operator.getitem, [part, remaining_key])
     if isinstance(obj, ConstantVariable):
         result = partial_reads.answer(tx, obj, "__getitem__", [key]) or fold(tx, operator.getitem, obj, key)
         if result is not None:
             return result
-    if isinstance(obj, ClassVariable) and not has_method(obj, "__getitem__"):
+    if isinstance(obj, ClassVariable) and not class_has(obj.python_type, "__getitem__"):
         return _generic_alias(tx, obj.value, key)
     return _subscript(tx, obj, "__getitem__", key)
 
@@ -86,7 +86,7 @@ def _generic_alias(tx: Tracer, cls: type, key: VariableTracker) -> VariableTrack
     tx.break_graph(
         "MD241",
         what,
-        why="Types are not made while tracing.",
+        why="Types are not created while tracing.",
         fix="Make it outside of the compiled function, and pass it in.",
     )
 
@@ -133,6 +133,6 @@ def _delitem(tx: Tracer, obj: VariableTracker, key: VariableTracker, /) -> Varia
 
 
 def _subscript(tx: Tracer, obj: VariableTracker, name: str, *args: VariableTracker) -> VariableTracker:
-    if not has_method(obj, name):
+    if not class_has(obj.python_type, name):
         tx.raises(without_message(TypeError))
     return tx.call_method(obj, name, args, lazy=True)

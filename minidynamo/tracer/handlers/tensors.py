@@ -12,7 +12,7 @@ import torch
 from minidynamo.compat import memory_of, share_memory
 from minidynamo.guards.source import Computed, Constant
 from minidynamo.tracer.frames.interpreter import Tracer
-from minidynamo.tracer.frames.unrolling import size_here, unroll
+from minidynamo.tracer.frames.unrolling import limit_trip_counts, size_here
 from minidynamo.tracer.numbers.arithmetic import involves_number
 from minidynamo.tracer.records import registry
 from minidynamo.variables.base import ConstantVariable, VariableTracker
@@ -34,7 +34,7 @@ def _iter(tx: Tracer, self: TensorVariable) -> VariableTracker:
     shape = tx.graph.use(self).shape
     if not shape:
         tx.raises(TypeError("iteration over a 0-d tensor"), exact=True)
-    unroll(tx, size_here(shape[0]), "a loop over a tensor", varies=isinstance(shape[0], torch.SymInt))
+    limit_trip_counts(tx, size_here(shape[0]), "a loop over a tensor", varies=isinstance(shape[0], torch.SymInt))
     return SequenceIterator(Slots(tx.unpack(tx.emit("unbind", [self, ConstantVariable(0)]))), cls=type(iter(())))
 
 

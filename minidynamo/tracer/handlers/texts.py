@@ -1,6 +1,6 @@
-"""Owns `%` and `str.format`: Python formats constants during capture. Of objects with code of the program,
-only `%s` is traced: other formats break the graph, and so do texts that depend on settings of the process, such as the
-locale.
+"""Owns `%` and `str.format`: Python formats constants during capture. For objects whose class formats them with code of
+the program, only `%s` is traced; other formats break the graph, and so do texts that depend on settings of the process,
+such as the locale.
 
 Texts of symbolic numbers are in `tracer/numbers/formatting.py`.
 """
@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 from minidynamo.tracer.calls.operators import folded
 from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.handlers.values import constant, expect_constant, is_constant
-from minidynamo.tracer.numbers.formatting import filled
+from minidynamo.tracer.numbers.formatting import format_text
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import as_constant, contains_override
 from minidynamo.variables.base import VariableTracker
@@ -50,13 +50,13 @@ def _refuse_objects(tx: Tracer) -> NoReturn:
 @registry.method(str, "format")
 def _format(tx: Tracer, self: VariableTracker, /, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
     text = expect_constant(tx, self, "a format")
-    formatted = filled(tx, text, args, kwargs)
+    formatted = format_text(tx, text, args, kwargs)
     if formatted is not None:
         return formatted
     if not all(map(_is_formatted_by_python, (*args, *kwargs.values()))):
         return _refuse_objects(tx)
-    values, shown = [as_constant(arg) for arg in args], {name: as_constant(value) for name, value in kwargs.items()}
-    return _formatted(tx, text, [*values, *shown.values()], values, shown)
+    values, named = [as_constant(arg) for arg in args], {name: as_constant(value) for name, value in kwargs.items()}
+    return _formatted(tx, text, [*values, *named.values()], values, named)
 
 
 @registry.method(str, "format_map")
@@ -69,11 +69,12 @@ def _format_map(tx: Tracer, self: VariableTracker, mapping: VariableTracker, /) 
 
 
 def _formatted(tx: Tracer, text: str, parts: Iterable[Any], args: list[Any], named: Any) -> VariableTracker:
-    """Returns `text.format(*args, **named)`; does not check which part a field shows."""
-    shown = [*parts, None]
+    """Returns `text.format(*args, **named)`. Breaks the graph if the text of any of `parts` would depend on the locale,
+    whether or not a field shows that part."""
+    values = [*parts, None]
     try:
-        hows = [how for _, _, how, _ in string.Formatter().parse(text) if how]
-        if any(depends_on_locale(value, how) for how in hows for value in shown):
+        specs = [spec for _, _, spec, _ in string.Formatter().parse(text) if spec]
+        if any(depends_on_locale(value, spec) for spec in specs for value in values):
             refuse_local_text(tx)
         return constant(text.format(*args, **named))
     except (ValueError, TypeError, LookupError, AttributeError) as error:
@@ -83,17 +84,17 @@ def _formatted(tx: Tracer, text: str, parts: Iterable[Any], args: list[Any], nam
 _DATES = (datetime.date, datetime.time)
 
 
-def depends_on_locale(value: object, how: str) -> bool:
-    """Returns whether `format(value, how)` depends on the locale: names of months, digit separators."""
-    return isinstance(value, _DATES) if "%" in how else how.endswith("n")
+def depends_on_locale(value: object, spec: str) -> bool:
+    """Returns whether `format(value, spec)` depends on the locale: names of months, digit separators."""
+    return isinstance(value, _DATES) if "%" in spec else spec.endswith("n")
 
 
 def refuse_local_text(tx: Tracer) -> NoReturn:
     """Breaks the graph at a text that depends on the locale or the time zone."""
     tx.break_graph(
         "MD233",
-        "a text in local terms",
-        why="The time zone and the language are those of the moment at which the program runs.",
+        "a text that depends on the locale or the time zone",
+        why="Both may change until the program runs this line.",
         fix="Move the call out of the compiled function, or accept the break.",
     )
 
@@ -110,5 +111,5 @@ registry.method(datetime.time, "strftime")(reads_settings)
 
 @registry.method(datetime.time, "__format__")
 @registry.method(datetime.date, "__format__")
-def _format_date(tx: Tracer, self: VariableTracker, how: VariableTracker, /) -> VariableTracker:
-    return tx.call(format, [self, how])
+def _format_date(tx: Tracer, self: VariableTracker, spec: VariableTracker, /) -> VariableTracker:
+    return tx.call(format, [self, spec])

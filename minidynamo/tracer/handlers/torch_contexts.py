@@ -90,7 +90,7 @@ def _enter(tx: Tracer, context: VariableTracker) -> VariableTracker:
 
 @registry.function(*(factory.__exit__ for factory in _MODES))
 def _exit(tx: Tracer, context: VariableTracker, *error: VariableTracker) -> VariableTracker:
-    """Restores the mode. A manager made outside (or open at the break before this frame) stores the mode in `prev`."""
+    """Restores the mode. A manager created outside (or open at the break before this frame) stores it in `prev`."""
     saved = context.saved if isinstance(context, ContextVariable) else as_constant(tx.getattr(context, "prev"))
     tx.graph.switch(set_grad_enabled, saved)
     return ConstantVariable(None)
@@ -127,7 +127,7 @@ def decorate_by_manager(manager: Any, function: Any) -> Any:
     *{vars(base)["__call__"] for cls in _CONTEXTS for base in cls.__mro__ if "__call__" in vars(base)},
 )
 def _decorate(tx: Tracer, context: VariableTracker, function: VariableTracker) -> VariableTracker:
-    """Decorates a function with a context that was made during capture, as in `torch.no_grad()(function)`."""
+    """Decorates a function with a context that was created during capture, as in `torch.no_grad()(function)`."""
     if isinstance(context, ObjectVariable) and issubclass(context.cls, contextlib.ContextDecorator):
         return tx.call(decorate_by_manager, [context, function])
     code = function.code if isinstance(function, NestedFunctionVariable) else None
@@ -175,7 +175,7 @@ def _enter_or_leave_range(tx: Tracer, context: VariableTracker, *error: Variable
             BuiltinVariable(_EXIT_RANGE, source=Constant(_EXIT_RANGE, "leave")), context, *error
         )
     else:
-        tx.break_graph("MD213", "a profiler range that was made outside of the graph is used")
+        tx.break_graph("MD213", "a profiler range that was created outside of the graph is used")
     return context if not error else none()
 
 
@@ -198,7 +198,7 @@ def _inference_mode(tx: Tracer, mode: VariableTracker | None = None) -> Variable
 @registry.function(torch.inference_mode.__enter__)
 def _enter_inference_mode(tx: Tracer, context: VariableTracker) -> VariableTracker:
     if not isinstance(context, ContextVariable):
-        tx.break_graph("MD213", "an inference mode that was made outside of the graph is entered")
+        tx.break_graph("MD213", "an inference mode that was created outside of the graph is entered")
     context.saved, context.depth = torch.is_grad_enabled(), len(settings().inference)
     tx.graph.switch(enter_inference_mode, *context.args)
     return none()

@@ -26,7 +26,7 @@ from minidynamo.compat import (
 )
 from minidynamo.core import directives
 from minidynamo.tracer.frames.interpreter import Tracer
-from minidynamo.tracer.frames.unrolling import size_here, unroll
+from minidynamo.tracer.frames.unrolling import limit_trip_counts, size_here
 from minidynamo.tracer.handlers.values import constant
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import key_of
@@ -95,7 +95,7 @@ def _has_torch_function(tx: Tracer, *args: VariableTracker) -> VariableTracker:
 
 @registry.function(log_api_usage)
 def _log_api_usage(tx: Tracer, name: VariableTracker) -> VariableTracker:
-    return ConstantVariable(None)  # for statistics; nn.Module calls it when a module is made
+    return ConstantVariable(None)  # for statistics; nn.Module calls it when a module is created
 
 
 @registry.function(group_tensors)
@@ -106,8 +106,8 @@ def _group_tensors(tx: Tracer, lists: VariableTracker, with_indices: VariableTra
     groups: dict[DictKey, VariableTracker] = {}
     for key, (_, indices) in group_tensors(fakes, True).items():
         parts = [ListVariable([column[index] for index in indices] if column else []) for column in columns]
-        listed = indices if with_indices is not None and tx.truth(with_indices) else []
-        groups[key_of(constant(key))] = TupleVariable([ListVariable([*parts]), constant(listed)])
+        returned_indices = indices if with_indices is not None and tx.truth(with_indices) else []
+        groups[key_of(constant(key))] = TupleVariable([ListVariable([*parts]), constant(returned_indices)])
     return DictVariable(groups)
 
 
@@ -169,7 +169,7 @@ def _recurrent(
     if isinstance(x, TensorVariable) and not packed:
         shape, batch_first = tx.graph.use(x).shape, len(args) > 8 and tx.truth(args[8])
         steps = shape[batch_first] if len(shape) == 3 else 1
-        unroll(tx, size_here(steps), f"{function.__name__}()", varies=isinstance(steps, torch.SymInt))
+        limit_trip_counts(tx, size_here(steps), f"{function.__name__}()", varies=isinstance(steps, torch.SymInt))
         if len(args) > 7:
             _limit_cells(tx, function, args, size_here(steps))
     return tx.emit(function, args, kwargs)
@@ -251,8 +251,8 @@ def _weight(tx: Tracer, tensors: Sequence[VariableTracker], weight: VariableTrac
         return weight
     if torch.is_grad_enabled() and any(fake.requires_grad for fake in fakes):
         return weight
-    placed = {"dtype": ConstantVariable(fakes[0].dtype), "device": ConstantVariable(fakes[0].device)}
-    return tx.emit(torch.scalar_tensor, [weight], placed)
+    options = {"dtype": ConstantVariable(fakes[0].dtype), "device": ConstantVariable(fakes[0].device)}
+    return tx.emit(torch.scalar_tensor, [weight], options)
 
 
 @registry.function(torch.lerp)

@@ -134,7 +134,7 @@ def _attention(name: str, is_allowed: Callable[[], bool], allow: Callable[[bool]
     @registry.function(allow)
     def switch(tx: Tracer, allowed: VariableTracker) -> VariableTracker:
         tx.graph.guard_attention()
-        tx.graph.switch(allow_attention, name, expect_constant(tx, allowed, "what attention is computed by"))
+        tx.graph.switch(allow_attention, name, expect_constant(tx, allowed, "the choice of an attention kernel"))
         return none()
 
 

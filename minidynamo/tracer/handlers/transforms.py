@@ -64,7 +64,7 @@ def named(function: Any, names: Names) -> Any:
 
 
 def _with_torch_attributes(function: Any, run: Any, names: Names) -> Any:
-    """Gives a transformed function the same attributes as torch does.
+    """Sets the same attributes on a transformed function as torch does.
 
     The transform of a class has the name of the class, and its attributes except Python's special methods.
     """
@@ -146,7 +146,7 @@ def contents_of_cell(function: Any, cell_index: int) -> Any:
 
 
 @registry.function(contents_of_cell)
-def _held(tx: Tracer, function: VariableTracker, cell_index: VariableTracker) -> VariableTracker:
+def _contents_of_cell(tx: Tracer, function: VariableTracker, cell_index: VariableTracker) -> VariableTracker:
     assert isinstance(function, FunctionVariable)
     position = as_constant(cell_index)
     cell = Item(Attr(function.source or trusted_source(function.value), "__closure__"), position)
@@ -191,15 +191,15 @@ def _transformed(
 
     plain = _options(options, refuse)
     if real is _jvp_of and _tangents_convert(args):
-        refuse("a tangent has another dtype than what it belongs to")
+        refuse("a tangent and its primal have different dtypes")
     seen: set[TensorVariable] = set()
     args, kwargs = distinct_tensors(tx, args, seen), distinct_tensors(tx, kwargs, seen)
     assert isinstance(args, TupleVariable) and isinstance(kwargs, DictVariable)
-    tensors = given_tensors(args, kwargs, refuse)
+    tensors = tensor_arguments(args, kwargs, refuse)
     dims = _dims(tx, real, plain, args, kwargs, refuse)
-    followed = _differentiated(real, plain, args)
-    how = {tensor: (dim, tensor in followed) for tensor, dim in zip(tensors, dims)}
-    traced = trace_transformed(tx, name, function, args, kwargs, how, derivative=real in _DERIVATIVES)
+    differentiated = _differentiated(real, plain, args)
+    inner_inputs = {tensor: (dim, tensor in differentiated) for tensor, dim in zip(tensors, dims)}
+    traced = trace_transformed(tx, name, function, args, kwargs, inner_inputs, derivative=real in _DERIVATIVES)
     transformation = Transformation(real, plain, traced.args, traced.kwargs, traced.result)
     return emit_transform(tx, transformation, name, traced.subgraph, [*traced.captured, *tensors], refuse)
 
@@ -227,7 +227,7 @@ class TracedFunction:
     captured: list[GraphValue]
 
 
-def given_tensors(args: VariableTracker, kwargs: VariableTracker, refuse: Refuse) -> list[TensorVariable]:
+def tensor_arguments(args: VariableTracker, kwargs: VariableTracker, refuse: Refuse) -> list[TensorVariable]:
     """Returns the tensors among the arguments of a transformed function."""
     tensors = [leaf for leaf in leaves(TupleVariable([args, kwargs])) if isinstance(leaf, TensorVariable)]
     if not tensors:
@@ -241,14 +241,14 @@ def trace_transformed(
     function: VariableTracker,
     args: TupleVariable,
     kwargs: DictVariable,
-    given: dict[TensorVariable, tuple[int | None, bool]],
+    inner_inputs: dict[TensorVariable, tuple[int | None, bool]],
     *,
     derivative: bool,
     takes_numbers: bool = True,
 ) -> TracedFunction:
     """Traces the function that `name` transforms.
 
-    `given` has, for each tensor argument, the dimension that is removed, and whether gradients are computed for it. A
+    `inner_inputs` has, for each tensor argument, the dimension that is removed, and whether it requires grad inside. A
     `derivative` ignores the grad mode around it. Without `takes_numbers`, numbers are specialized in the function.
     """
 
@@ -261,7 +261,7 @@ def trace_transformed(
         without_side_effects(tx, refuse, may_restore=True),
         mode,
     ):
-        replaced = {tensor: tx.graph.inner_input(tensor, *how) for tensor, how in given.items()}
+        replaced = {tensor: tx.graph.inner_input(tensor, *how) for tensor, how in inner_inputs.items()}
         result = _call(tx, function, args, kwargs, replaced)
         if name == "vmap":
             result = _copied_into_subgraph(tx, subgraph, result)
@@ -269,10 +269,10 @@ def trace_transformed(
     if subgraph.has_scalar_arguments:
         if not tx.graph.may_break:
             return trace_transformed(
-                tx, name, function, args, kwargs, given, derivative=derivative, takes_numbers=False
+                tx, name, function, args, kwargs, inner_inputs, derivative=derivative, takes_numbers=False
             )
-        refuse("its function passes a number that differs from call to call to a function that takes a plain number")
-    order = list(given)
+        refuse("its function passes a number that differs from call to call as a scalar argument")
+    order = list(inner_inputs)
     spec = (spec_of(args, order, refuse), spec_of(kwargs, order, refuse))
     structure = structure_of(spec_of(result, tensors_in(result), refuse))
     node = tx.graph.close_subgraph(subgraph, tensors_in(result), f"{name}_function")
@@ -361,10 +361,9 @@ def _dims(
     tx: Tracer, transform: Any, options: dict[str, Any], args: VariableTracker, kwargs: VariableTracker, refuse: Refuse
 ) -> list[int | None]:
     """Returns the dimension of each tensor that `vmap` removes; None for all tensors if it is another transform."""
-    whole = transform is not func.vmap
     assert isinstance(args, TupleVariable)
-    wanted = None if whole else options["in_dims"]
-    each = wanted if isinstance(wanted, (tuple, list)) else [wanted] * len(args.items)
+    in_dims = options["in_dims"] if transform is func.vmap else None
+    each = in_dims if isinstance(in_dims, (tuple, list)) else [in_dims] * len(args.items)
     if len(each) != len(args.items):
         refuse("in_dims is not as long as the arguments")
     found = [dim for part, dims in zip(args.items, each) for dim in _dims_of_tensors(part, dims, refuse)]
@@ -393,9 +392,9 @@ def _dims_of_tensors(value: VariableTracker, dims: Any, refuse: Refuse) -> Itera
 
 def _copied_into_subgraph(tx: Tracer, subgraph: Subgraph, value: VariableTracker) -> VariableTracker:
     """Replaces each outer tensor in the result by a view inside the subgraph: `vmap` repeats it."""
-    outside = [leaf for leaf in tensors_in(value) if leaf.node.graph is not subgraph.graph]
-    views = [tx.emit("view_as", [tensor, tensor]) for tensor in outside]
-    return _replace_tensors(value, dict(zip(outside, views))) if outside else value
+    outer = [leaf for leaf in tensors_in(value) if leaf.node.graph is not subgraph.graph]
+    views = [tx.emit("view_as", [tensor, tensor]) for tensor in outer]
+    return _replace_tensors(value, dict(zip(outer, views))) if outer else value
 
 
 def _check(subgraph: Subgraph, result: VariableTracker, refuse: Refuse) -> None:
@@ -505,7 +504,7 @@ def _vjp_at(
     options = {"has_aux": tx.truth(has_aux)}
     args = distinct_tensors(tx, primals, set())
     assert isinstance(args, TupleVariable)
-    tensors = given_tensors(args, DictVariable({}), refuse)
+    tensors = tensor_arguments(args, DictVariable({}), refuse)
     traced = trace_transformed(
         tx, "vjp", function, args, DictVariable({}), dict.fromkeys(tensors, (None, True)), derivative=True
     )
@@ -562,11 +561,11 @@ def _call_pull_back(
     primals = {value for value in self.inputs[-self.primals :] if isinstance(value, TensorVariable)}
     cotangents = distinct_tensors(tx, cotangents, primals)
     tensors = tensors_in(cotangents)
-    wanted = None if create_graph is None else expect_constant(tx, create_graph, "create_graph")
+    creates_graph = None if create_graph is None else expect_constant(tx, create_graph, "create_graph")
     spec = _shifted_positions(spec_of(cotangents, tensors, refuse), self.primals)
     transformation = Transformation(
         gradients_at,
-        {**self.transformation.options, "create_graph": wanted},
+        {**self.transformation.options, "create_graph": creates_graph},
         (self.transformation.args, spec),
         {},
         self.transformation.result,

@@ -49,7 +49,7 @@ def _run(
     read = [arg for arg in tensors if arg not in written]
     _check_memory(tx, written, list(tensors))
 
-    def given(arg: VariableTracker) -> Any:
+    def launch_argument(arg: VariableTracker) -> Any:
         if isinstance(arg, TensorVariable):
             return Tensor(arg in written, (written if arg in written else read).index(arg))
         return _plain(tx, arg)
@@ -57,8 +57,8 @@ def _run(
     launch = Launch(
         real,
         _grid(tx, grid, named),
-        tuple(map(given, args)),
-        {name: given(arg) for name, arg in kwargs.items()},
+        tuple(map(launch_argument, args)),
+        {name: launch_argument(arg) for name, arg in kwargs.items()},
     )
     name = constant(function.__name__)
     tx.emit(launch_kernel, [name, ListVariable([*written]), ListVariable([*read]), constant(number_of(launch))])
@@ -75,9 +75,9 @@ def _arguments_by_name(
 ) -> dict[str, VariableTracker]:
     """Returns the kernel's arguments by parameter name, with defaults, but without Triton's own (`num_warps`)."""
     signature = inspect.signature(function)
-    own = {name: value for name, value in kwargs.items() if name in signature.parameters}
+    named = {name: value for name, value in kwargs.items() if name in signature.parameters}
     try:
-        bound = signature.bind(*args, **own)
+        bound = signature.bind(*args, **named)
     except TypeError as error:
         tx.raises(error)
     defaults = {name: parameter.default for name, parameter in signature.parameters.items()}

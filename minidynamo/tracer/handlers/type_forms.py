@@ -33,7 +33,7 @@ def _subscript(tx: Tracer, form: VariableTracker, parameters: VariableTracker, /
     try:
         alias = _guarded_object(tx, form)[_guarded_object(tx, parameters)]
     except NotConstant:
-        tx.break_graph("MD208", f"{an(form.python_type.__name__)} of what is made while tracing is written down")
+        tx.break_graph("MD208", f"{an(form.python_type.__name__)} has a parameter that is created while tracing")
     except Exception as error:
         tx.raises(without_message(type(error)))
     return tx.wrap(alias, Constant(alias, repr(alias)))
@@ -45,7 +45,7 @@ def _register_question(question: Callable[[Any], Any]) -> None:
         try:
             answer = question(_guarded_object(tx, form))
         except NotConstant:
-            tx.break_graph("MD208", f"{question.__name__}() is called with what is made while tracing")
+            tx.break_graph("MD208", f"{question.__name__}() is called with a value that is created while tracing")
         return tx.wrap(answer, Constant(answer, repr(answer)))
 
 

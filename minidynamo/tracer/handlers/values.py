@@ -12,6 +12,7 @@ from minidynamo.compat import name_in_errors
 from minidynamo.errors import an
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Constant
+from minidynamo.tracer.attributes import class_has, lookup_on_class
 from minidynamo.tracer.frames.exceptions import without_message
 from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.handlers.dry_run import unobservable
@@ -69,11 +70,6 @@ def constant(value: Any, *operands: VariableTracker) -> VariableTracker:
     return from_result(value, operands, [as_constant(operand) for operand in operands])
 
 
-def class_has(cls: type, name: str) -> bool:
-    """Returns whether instances of `cls` have the special method; unlike `hasattr`, ignores the metaclass."""
-    return lookup_method(cls, name) is not None
-
-
 def not_implemented() -> VariableTracker:
     """Returns NotImplemented, the answer of a binary special method to an unknown operand."""
     return ConstantVariable(NotImplemented)
@@ -119,7 +115,7 @@ def expect_index(tx: Tracer, key: VariableTracker, owner: str) -> int | slice:
 
 
 def expect_key(tx: Tracer, variable: VariableTracker) -> DictKey:
-    """Returns the stand-in of a dict key or set element.
+    """Returns the tracked key for a dict key or set element.
 
     User methods `__hash__` and `__eq__` are traced, and the number of their calls must not be observable: rebuilding
     the container after the graph calls them again, and some operations reuse a stored hash.
@@ -130,13 +126,13 @@ def expect_key(tx: Tracer, variable: VariableTracker) -> DictKey:
             return DictKey(TracedKey(tx, variable, hash_of(tx, variable)), variable)
     if isinstance(variable, TupleVariable):
         return DictKey(tuple(expect_key(tx, item).token for item in variable.items), variable)
-    if isinstance(variable, _UNHASHABLE) or lookup_method(variable.python_type, "__hash__") is None:
+    if isinstance(variable, _UNHASHABLE) or _lookup_method(variable.python_type, "__hash__") is None:
         tx.raises(TypeError(f"unhashable type: '{name_in_errors(variable.python_type)}'"), exact=True)
     if is_nan(variable):
         tx.break_graph(
             "MD232",
             "a NaN is a dict key or set element",
-            why="It equals nothing, so it is found only as the object that it is.",
+            why="A NaN equals nothing, not even itself: only the same object finds it.",
             fix="Use `None`, a number or a string as the key.",
         )
     if _has_untraced_equality(variable):
@@ -194,36 +190,37 @@ class _Hashed:
 
 def hash_of(tx: Tracer, variable: VariableTracker) -> int:
     """Returns `hash(variable)`. Without `__hash__` it is the address, which only a real object has."""
-    own = lookup_method(variable.python_type, "__hash__")
-    by_user = isinstance(variable, ObjectVariable | TupleVariable) and isinstance(own, types.FunctionType)
+    method = _lookup_method(variable.python_type, "__hash__")
+    by_user = isinstance(variable, ObjectVariable | TupleVariable) and isinstance(method, types.FunctionType)
     by_user = by_user or overrides_method(variable.python_type, "__hash__")
     if isinstance(variable, TupleVariable) and not by_user:
         return hash(tuple([_Hashed(hash_of(tx, item)) for item in variable.items]))
-    if own is None:
+    if method is None:
         tx.raises(TypeError(f"unhashable type: '{name_in_errors(variable.python_type)}'"), exact=True)
     if by_user:
         hashed = expect_constant(tx, tx.call_method(variable, "__hash__"), "a hash")
         if not isinstance(hashed, int):
             tx.raises(TypeError("__hash__ method should return an integer"), exact=True)
         return hash(_Hashed(hashed))  # may differ from the number itself
-    if isinstance(variable, ObjectVariable) and variable.storage is not None and own is not object.__hash__:
+    if isinstance(variable, ObjectVariable) and variable.storage is not None and method is not object.__hash__:
         return hash_of(tx, variable.storage)
-    if isinstance(variable, ObjectVariable) and variable.value is not None and own is object.__hash__:
-        tx.guard(Constant(variable.cls, variable.cls.__name__), GuardKind.CLASS_ATTR, ("__hash__", own))
+    if isinstance(variable, ObjectVariable) and variable.value is not None and method is object.__hash__:
+        tx.guard(Constant(variable.cls, variable.cls.__name__), GuardKind.CLASS_ATTR, ("__hash__", method))
         tx.guard(variable.source, GuardKind.IDENTITY, variable.value)
         return hash(variable.value)
     return hash(expect_constant(tx, variable, "a hash"))
 
 
-def lookup_method(cls: type, name: str) -> object:
+def _lookup_method(cls: type, name: str) -> object:
     """Returns the attribute `name` of the class or its bases; None if missing."""
-    return next((vars(base)[name] for base in cls.__mro__ if name in vars(base)), None)
+    found, owner = lookup_on_class(cls, name)
+    return None if owner is None else found
 
 
 def _has_own_equality(variable: ObjectVariable | TupleVariable) -> bool:
     """Returns whether the class defines equality or hash in Python."""
-    own = (lookup_method(variable.cls, name) for name in ("__hash__", "__eq__"))
-    return any(isinstance(found, types.FunctionType | None) for found in own)
+    methods = (_lookup_method(variable.cls, name) for name in ("__hash__", "__eq__"))
+    return any(isinstance(method, types.FunctionType | None) for method in methods)
 
 
 def _has_untraced_equality(variable: VariableTracker) -> bool:
@@ -236,7 +233,9 @@ def _has_untraced_equality(variable: VariableTracker) -> bool:
 
 
 def _hashed_by_identity(variable: VariableTracker) -> bool:
-    if isinstance(variable, ObjectVariable) and isinstance(variable.storage, ConstantVariable | TupleVariable):
+    if not isinstance(variable, ObjectVariable):
+        return False
+    if isinstance(variable.storage, ConstantVariable | TupleVariable):
         return True  # hashed by its value
-    own = (vars(base) for base in variable.python_type.__mro__ if base is not object)
-    return isinstance(variable, ObjectVariable) and not any("__hash__" in names or "__eq__" in names for names in own)
+    namespaces = (vars(base) for base in variable.python_type.__mro__ if base is not object)
+    return not any("__hash__" in names or "__eq__" in names for names in namespaces)

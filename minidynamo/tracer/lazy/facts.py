@@ -70,21 +70,21 @@ def _single_fact(
     real = tx.graph.real(tensor)
     if tensor.source is None or real is None or tx.graph.is_guarded(tensor):
         return None
-    value = _ask(real, name, args)
+    value = _read_fact(real, name, args)
     source = TensorFact(tensor.source, name if args is None else f"{name}({', '.join(map(str, args))})")
     if name in _NUMBERS and (_is_symbolic(tensor, name, args) or tx.graph.shapes.varies(source, value)):
         return tx.graph.integer(value, source)
     return tx.graph.fact(tensor, source, value) if type(value) in _SINGLE else None
 
 
-def _ask(tensor: torch.Tensor, name: str, args: tuple[int, ...] | None) -> Any:
+def _read_fact(tensor: torch.Tensor, name: str, args: tuple[int, ...] | None) -> Any:
     return getattr(tensor, name) if args is None else getattr(tensor, name)(*args)
 
 
 def _is_symbolic(tensor: TensorVariable, name: str, args: tuple[int, ...] | None) -> bool:
     """Returns whether a number depends on sizes that vary."""
     name, args = ("numel", ()) if name == "nbytes" else (name, args)  # torch does not support nbytes of symbolic sizes
-    return isinstance(_ask(tensor.fake, name, args), torch.SymInt)
+    return isinstance(_read_fact(tensor.fake, name, args), torch.SymInt)
 
 
 def sizes(tx: Tracer, tensor: TensorVariable) -> VariableTracker:
@@ -103,7 +103,7 @@ def _lazy_sizes(tx: Tracer, tensor: TensorVariable, shape: TensorFact) -> LazyLi
 
     read = functools.cache(tx.graph.size)
 
-    def size(_: object, source: Source, *, is_there: bool) -> VariableTracker:
+    def size(_: object, source: Source, *, presence_guarded: bool) -> VariableTracker:
         assert isinstance(source, Size)
         return read(tensor, source.dim)
 
@@ -116,11 +116,11 @@ def guard_no_shared_memory(tx: Tracer, tensor: TensorVariable, others: Sequence[
     """Guards that an external tensor shares no memory with the external tensors `others`. Returns False if it does."""
     real, reals = tx.graph.real(tensor), [tx.graph.real(other) for other in others]
     memories = [memory_of(other) for other in reals if other is not None]
-    sources = [one.source for one in (tensor, *others) if one.source is not None]
+    sources = [each.source for each in (tensor, *others) if each.source is not None]
     if real is None or len(sources) <= len(others) or len(memories) < len(others) or memory_of(real) in memories:
         return False
     if others:
-        called_names = [f"{{0}}({{{position}}})" for position in range(1, len(sources) + 1)]
-        condition = f"{called_names[0]} not in ({', '.join(called_names[1:])},)"
+        memory_of_each = [f"{{0}}({{{position}}})" for position in range(1, len(sources) + 1)]
+        condition = f"{memory_of_each[0]} not in ({', '.join(memory_of_each[1:])},)"
         tx.graph.shapes.require(Computed(condition, (Constant(memory_of, "memory_of"), *sources)), True)
     return True

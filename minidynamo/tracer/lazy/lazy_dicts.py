@@ -41,34 +41,34 @@ class TableReader:
     has: Callable[[Any], bool]
     #: kind of the guard on all keys; LENGTH if each key is known by position
     kind: GuardKind
-    #: returns the source of the value at a position, whatever its key, as long as no key is looked up
+    #: returns the source of the value at a position, for a dict in which no key is looked up; else None
     at: Callable[[int], Source] | None = None
 
 
 class LazyDict(Entries):
     """The contents of the external dict or set at `source`: trackers by key, None for the elements of a set.
 
-    A lookup of a number or text guards only whether the key is present. So does a dict lookup by an argument of the
-    frame: a loop may call the frame with a different object at each iteration, so the guard looks up the parameter.
+    A lookup of a number or text guards only whether the key is present. The same holds for a dict lookup by an argument
+    of the frame: a loop may call the frame with another object at each iteration, and the guard looks up that object.
     """
 
     def __init__(self, graph: OutputGraph, source: Source, reader: TableReader) -> None:
         self._graph = graph
         self._source = source
-        self._keys: dict[DictKey, Any] | None = None  # with the real keys
-        self._number = len(graph.values.readers)
+        self._keys: dict[DictKey, Any] | None = None  # tracked key -> real key; None until all keys are needed
+        self._reader_index = len(graph.values.readers)
         graph.values.readers.append(reader)
         self.written: dict[DictKey, Any] = {}
         self.removed: dict[DictKey, None] = {}  # keys that were present on entry
         self.is_cleared = False
-        self._here: list[DictKey] | None = None  # the keys in order, until they change
+        self._order: list[DictKey] | None = None  # the present keys in order; None until they are needed
         self._lost: dict[DictKey, None] = {}  # keys removed or overwritten, for `lost_values`
         self._all_lost = False
         self._is_looked_up = False  # whether a key was looked up
 
     @property
     def _reader(self) -> TableReader:
-        reader = reader_at(self._graph, self._number)
+        reader = reader_at(self._graph, self._reader_index)
         assert isinstance(reader, TableReader)
         return reader
 
@@ -79,22 +79,22 @@ class LazyDict(Entries):
             if reader.kind is GuardKind.LENGTH or not (reader.keys or in_set):
                 self._graph.guard(self._source, GuardKind.LENGTH, len(reader.keys))
             else:
-                stand_ins = (*map(source_key, reader.keys),)
-                self._graph.guard(self._source, reader.kind, frozenset(stand_ins) if in_set else stand_ins)
+                keys = (*map(source_key, reader.keys),)
+                self._graph.guard(self._source, reader.kind, frozenset(keys) if in_set else keys)
             self._keys = {reader.key(key, position): key for position, key in enumerate(reader.keys)}
             if self._is_looked_up:
-                self._fix_keys()
+                self._guard_keys()
         return self._keys
 
     def _look_up(self, key: DictKey) -> None:
-        """Guards the keys if `key` is looked up while all keys are known by position: the keys may differ at the next
-        call."""
+        """Guards all keys if `key` is looked up in a dict whose keys are known by position: the next call may have
+        different keys."""
         if self._keys is None:
             self._is_looked_up = True
         elif self._position_source(key) is None:
-            self._fix_keys()
+            self._guard_keys()
 
-    def _fix_keys(self) -> None:
+    def _guard_keys(self) -> None:
         if self._reader.at is not None and self._keys is not None:
             self._graph.guard(self._source, GuardKind.DICT_KEYS, (*map(source_key, self._reader.keys),))
 
@@ -103,8 +103,8 @@ class LazyDict(Entries):
         at = self._reader.at
         if at is None or self._keys is None:
             return None
-        own = (position for position, known in enumerate(self._keys) if known.variable is key.variable)
-        position = next(own, None)
+        positions = (position for position, known in enumerate(self._keys) if known.variable is key.variable)
+        position = next(positions, None)
         return None if position is None else at(position)
 
     def _was_present(self, key: DictKey) -> bool:
@@ -132,8 +132,7 @@ class LazyDict(Entries):
         return self._reader.has(key)
 
     def _argument(self, key: DictKey) -> Local | None:
-        """Returns the parameter whose value is the key, if the key is looked up alone while the other keys do not
-        matter."""
+        """Returns the parameter whose value is the key, if the key is looked up while no other key is known."""
         source = key.variable.source if self._keys is None and key.token is key.variable else None
         return source if isinstance(source, Local) and self._reader.kind is not GuardKind.SET_ITEMS else None
 
@@ -143,9 +142,9 @@ class LazyDict(Entries):
 
     def _source_of_value(self, key: DictKey, real: object) -> Source | None:
         """Returns the source of the value under a key that is present."""
-        argument, own = self._argument(key), self._position_source(key)
-        if own is not None:
-            return own
+        argument, by_position = self._argument(key), self._position_source(key)
+        if by_position is not None:
+            return by_position
         return self._reader.source_at(real) if argument is None else self._entry_source(argument)
 
     def __contains__(self, key: object) -> bool:
@@ -165,7 +164,7 @@ class LazyDict(Entries):
             return None if value is None else value.realized()
         real = self._real_key(key)
         source = self._source_of_value(key, real)
-        return None if source is None else self._reader.lazy(self._reader.real(real), source, is_there=True)
+        return None if source is None else self._reader.lazy(self._reader.real(real), source, presence_guarded=True)
 
     def lost_values(self) -> list[tuple[Source | None, object]]:
         """Returns the real keys and values removed since the last call of this method, each with its source."""
@@ -214,7 +213,7 @@ class LazyDict(Entries):
         self._look_up(key)
         self._lost[key] = None
         if key not in self.written and (self._keys is None or key not in self._keys or key in self.removed):
-            self._here = None
+            self._order = None
         self.written[key] = value
 
     def __delitem__(self, key: DictKey) -> None:
@@ -223,17 +222,17 @@ class LazyDict(Entries):
         if key not in self.removed and self._was_present(key):
             self.removed[key] = None
         self._lost[key] = None
-        self._here = None
+        self._order = None
         self.written.pop(key, None)
 
     def _present(self) -> list[DictKey]:
-        if self._here is None:
+        if self._order is None:
             remaining = [key for key in self._read() if key not in self.removed]
-            self._here = [
+            self._order = [
                 *remaining,
                 *(key for key in self.written if key in self.removed or not self._was_present(key)),
             ]
-        return self._here
+        return self._order
 
     def __iter__(self) -> Iterator[DictKey]:
         return iter([*self._present()])
@@ -243,7 +242,7 @@ class LazyDict(Entries):
 
     def clear(self) -> None:
         """Removes all entries, without a guard."""
-        self._keys, self._here = {}, None
+        self._keys, self._order = {}, None
         self._all_lost = True
         self.is_cleared = True
         self.written.clear()

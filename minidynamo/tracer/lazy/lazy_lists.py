@@ -17,8 +17,6 @@ from minidynamo.tracer.graph.output_graph import OutputGraph
 from minidynamo.variables.base import VariableTracker, is_none_constant
 from minidynamo.variables.containers import Slots
 
-EVERYTHING = object()
-
 # An element: a tracker, or the position that the element had when the call began.
 Slot = VariableTracker | int
 
@@ -26,7 +24,7 @@ Slot = VariableTracker | int
 class MakeLazy(Protocol):
     """Returns the value at a source, maybe lazy (`wrap.lazy`)."""
 
-    def __call__(self, value: object, source: Source, /, *, is_there: bool) -> VariableTracker: ...
+    def __call__(self, value: object, source: Source, /, *, presence_guarded: bool) -> VariableTracker: ...
 
 
 @dataclass(frozen=True)
@@ -68,7 +66,7 @@ class ListReader:
     source_at: Callable[[int], Source]
     #: makes the lazy value of an element
     lazy: MakeLazy
-    #: wraps all elements at once, for lists that need it; else None
+    #: wraps all elements at once, for a list that may become one input of the graph; else None
     wrap_all: Callable[[], list[VariableTracker]] | None = None
 
     def real(self, position: int) -> object:
@@ -101,21 +99,21 @@ class LazyList(Slots):
         self._source = source
         self._maxlen = maxlen
         self._length: int = reader.owner.__len__(reader.container)
-        self._stays = reader.wrap_all is None  # neither the graph nor the program empties the list
+        self._never_emptied = reader.wrap_all is None  # neither the graph nor the program empties the list
         self._slots: list[Slot] | None = None
-        # Appended and prepended while the length is not guarded.
-        self._added: list[VariableTracker] = []
-        self._in_front: list[VariableTracker] = []
+        # Elements that were appended and prepended while the length was not guarded.
+        self._appended: list[VariableTracker] = []
+        self._prepended: list[VariableTracker] = []
         self._lost: dict[int, None] = {}  # positions removed or replaced, for `lost_values`
         self._replaced: dict[int, Any] = {}  # new values, by position
         self._positions: dict[VariableTracker, int] = {}  # of elements that were wrapped at once
         self.has_known_length = False
-        self._number = len(graph.values.readers)
+        self._reader_index = len(graph.values.readers)
         graph.values.readers.append(reader)
 
     @property
     def _reader(self) -> ListReader:
-        reader = reader_at(self._graph, self._number)
+        reader = reader_at(self._graph, self._reader_index)
         assert isinstance(reader, ListReader)
         return reader
 
@@ -132,7 +130,7 @@ class LazyList(Slots):
                 trackers = wrap_all()
                 self._slots = [*trackers]
                 self._positions = {tracker: position for position, tracker in enumerate(trackers)}
-            self._slots = [*self._in_front, *self._slots, *self._added]
+            self._slots = [*self._prepended, *self._slots, *self._appended]
             if self._maxlen is not None:
                 over = max(len(self._slots) - self._maxlen, 0)
                 self._record_losses(self._slots[:over])
@@ -152,7 +150,7 @@ class LazyList(Slots):
         positions = dict.fromkeys(self._lost)
         self._lost.clear()
         if self._slots is None and self._maxlen is not None:
-            over = self._length + len(self._added) - self._maxlen
+            over = self._length + len(self._appended) - self._maxlen
             positions |= dict.fromkeys(range(min(over, self._length)))
         return [(self._reader.source_at(position), self._reader.real(position)) for position in positions]
 
@@ -172,45 +170,45 @@ class LazyList(Slots):
             return True
         return False if is_none_constant(self._replaced[position]) else None
 
-    def _element(self, slot: Slot, *, is_there: bool) -> VariableTracker:
-        """Returns the element in a slot, maybe lazy. `is_there`: another guard checks that the element exists."""
+    def _element(self, slot: Slot, *, presence_guarded: bool) -> VariableTracker:
+        """Returns the element in a slot, maybe lazy. `presence_guarded`: a guard checks already that it exists."""
         if not isinstance(slot, int):
             return slot.realized()
         reader = self._reader
-        return reader.lazy(reader.real(slot), reader.source_at(slot), is_there=is_there)
+        return reader.lazy(reader.real(slot), reader.source_at(slot), presence_guarded=presence_guarded)
 
-    def _find(self, index: int, *, alone: bool) -> Slot | None:
+    def _find(self, index: int, *, allow_single: bool) -> Slot | None:
         """Returns the slot at an index, without a guard on the length; None if the length is needed.
 
-        The guard on the element fails for a shorter list. `alone`: also for lists whose elements are wrapped at once
-        later.
+        The guard on the element fails for a shorter list. `allow_single`: also read single elements of a list whose
+        elements are wrapped at once when the program needs the length.
         """
         if self._slots is not None:
             return self._slots[index] if -len(self._slots) <= index < len(self._slots) else None
         if self._is_appended(index):
-            return self._added[index]
-        if (self._added and self._maxlen is not None) or (self._reader.wrap_all is not None and not alone):
+            return self._appended[index]
+        if (self._appended and self._maxlen is not None) or (self._reader.wrap_all is not None and not allow_single):
             return None
-        if 0 <= index < len(self._in_front):
-            return self._in_front[index]
-        position = index - len(self._in_front) if index >= 0 else index + len(self._added)
+        if 0 <= index < len(self._prepended):
+            return self._prepended[index]
+        position = index - len(self._prepended) if index >= 0 else index + len(self._appended)
         return position if -self._length <= position < self._length else None
 
     def needs_length(self, index: slice[Any, Any, Any]) -> bool:
         """Returns whether the elements of a slice depend on a length that is not guarded yet."""
         return self._slots is None and ends(index, self._present_length) is None
 
-    def _in_slice(self, index: slice[Any, Any, Any], *, alone: bool) -> list[Slot]:
+    def _in_slice(self, index: slice[Any, Any, Any], *, allow_single: bool) -> list[Slot]:
         positions = ends(index, self._present_length) if self._slots is None else None
         if positions is None:
             return self._read()[index]
-        found = [slot for k in positions if (slot := self._find(k, alone=alone)) is not None]
+        found = [slot for k in positions if (slot := self._find(k, allow_single=allow_single)) is not None]
         return found if len(found) == len(positions) else self._read()[index]
 
     @property
     def _present_length(self) -> int:
         """The length in this call, without `maxlen`, while the length on entry is not guarded."""
-        return len(self._in_front) + self._length + len(self._added)
+        return len(self._prepended) + self._length + len(self._appended)
 
     @property
     def container(self) -> Any:
@@ -218,7 +216,7 @@ class LazyList(Slots):
         return self._reader.container
 
     @property
-    def _may_be_alone(self) -> bool:
+    def _allows_single(self) -> bool:
         return not self._graph.inputs.is_donated(self._source)
 
     def __len__(self) -> int:
@@ -232,27 +230,30 @@ class LazyList(Slots):
 
     def __getitem__(self, index: SupportsIndex | slice[Any, Any, Any]) -> VariableTracker | list[VariableTracker]:
         if isinstance(index, slice):
-            return [self._element(slot, is_there=True).realize() for slot in self._in_slice(index, alone=False)]
+            return [
+                self._element(slot, presence_guarded=True).realize()
+                for slot in self._in_slice(index, allow_single=False)
+            ]
         position = index.__index__()
-        slot = self._find(position, alone=False)
-        return self._element(self._read()[position] if slot is None else slot, is_there=True).realize()
+        slot = self._find(position, allow_single=False)
+        return self._element(self._read()[position] if slot is None else slot, presence_guarded=True).realize()
 
     def find_lazy(self, index: int) -> VariableTracker | None:
         """Returns the element at an index, maybe lazy, without a guard on the length; None if the length is needed."""
-        slot = self._find(index, alone=self._may_be_alone)
-        return None if slot is None else self._element(slot, is_there=self._slots is not None)
+        slot = self._find(index, allow_single=self._allows_single)
+        return None if slot is None else self._element(slot, presence_guarded=self._slots is not None)
 
     def lazy_at(self, index: int) -> VariableTracker:
         item = self.find_lazy(index)
-        return self._element(self._read()[index], is_there=True) if item is None else item
+        return self._element(self._read()[index], presence_guarded=True) if item is None else item
 
     def lazy_slice(self, index: slice[Any, Any, Any]) -> list[VariableTracker]:
-        slots = self._in_slice(index, alone=self._may_be_alone)
-        return [self._element(slot, is_there=self._slots is not None) for slot in slots]
+        slots = self._in_slice(index, allow_single=self._allows_single)
+        return [self._element(slot, presence_guarded=self._slots is not None) for slot in slots]
 
     def _is_appended(self, index: SupportsIndex) -> bool:
         """Returns whether a negative index refers to an element appended to a list of unknown length."""
-        added = len(self._added) if self._maxlen is None else min(len(self._added), self._maxlen)
+        added = len(self._appended) if self._maxlen is None else min(len(self._appended), self._maxlen)
         return self._slots is None and -added <= index.__index__() < 0
 
     def __setitem__(self, index: Any, value: Any) -> None:
@@ -268,7 +269,7 @@ class LazyList(Slots):
 
     def __delitem__(self, index: SupportsIndex | slice[Any, Any, Any]) -> None:
         if not isinstance(index, slice) and self._maxlen is None and self._is_appended(index):
-            del self._added[index]
+            del self._appended[index]
         elif self._slots is None and _is_everything(index):
             self.clear()
         else:
@@ -277,19 +278,19 @@ class LazyList(Slots):
             del slots[index]
 
     def insert(self, index: SupportsIndex, value: VariableTracker) -> None:
-        """Inserts a value before `index`: in front without a guard on the length."""
+        """Inserts a value before `index`; at index 0 without a guard on the length."""
         is_first = index == 0 and self._slots is None and self._maxlen is None
-        (self._in_front if is_first else self._read()).insert(index, value)
+        (self._prepended if is_first else self._read()).insert(index, value)
 
     def append(self, value: VariableTracker) -> None:
         """Appends a value, without a guard on the length."""
-        (self._added if self._slots is None else self._slots).append(value)
+        (self._appended if self._slots is None else self._slots).append(value)
 
     def clear(self) -> None:
         """Removes all elements, without a guard on the length."""
         self._record_losses(range(self._length) if self._slots is None else self._slots)
         self._slots = []
-        self._stays = False
+        self._never_emptied = False
 
     def reverse(self) -> None:
         """Reverses the order."""
@@ -304,23 +305,23 @@ class LazyList(Slots):
         """Returns the length as a sum, while the length on entry is not needed otherwise."""
         if self._slots is not None:
             return None
-        more = len(self._in_front) + len(self._added)
-        return Length(self._reader.size, self._length, more, self._maxlen if self._added else None)
+        more = len(self._prepended) + len(self._appended)
+        return Length(self._reader.size, self._length, more, self._maxlen if self._appended else None)
 
     def prepended(self) -> list[VariableTracker]:
         """Returns the elements that come before all elements on entry, while the length on entry is not guarded."""
-        return [*self._in_front] if self._slots is None else []
+        return [*self._prepended] if self._slots is None else []
 
     def changes(self) -> tuple[int | None, list[Slot]]:
         """Returns the number of unchanged elements at the front (None: all of them), and the elements that follow.
 
         The elements of `prepended` are not among them."""
         if self._slots is None:
-            return None, [*self._added]
+            return None, [*self._appended]
         unchanged = 0
         while unchanged < len(self._slots) and self._slots[unchanged] == unchanged:
             unchanged += 1
-        return None if unchanged == self._length and self._stays else unchanged, self._slots[unchanged:]
+        return None if unchanged == self._length and self._never_emptied else unchanged, self._slots[unchanged:]
 
     def written_slots(self) -> Iterator[tuple[Source | None, Any]]:
         """Yields the source of each slot that was filled on entry and was written, and the new value."""
@@ -329,9 +330,9 @@ class LazyList(Slots):
                 yield self._reader.source_at(k), slot
 
 
-def reader_at(graph: OutputGraph, number: int) -> object:
-    """Returns the reader of the `number`th external container. No reader exists after the trace has ended."""
+def reader_at(graph: OutputGraph, index: int) -> object:
+    """Returns the reader of an external container. No reader exists after the trace has ended."""
     readers = graph.values.readers
     # An IndexError would end loops over the elements too early.
-    assert number < len(readers), "an external container is read after the end of the trace"
-    return readers[number]
+    assert index < len(readers), "an external container is read after the end of the trace"
+    return readers[index]

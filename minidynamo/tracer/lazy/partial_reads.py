@@ -36,10 +36,10 @@ _ATTRIBUTES: dict[type, frozenset[str]] = {
     datetime.time: _CLOCK,
     datetime.timedelta: frozenset(("days", "seconds", "microseconds")),
 }
-_OF_ANY_CLASS = (slice, torch.device)  # their attributes may also be None
+_WITH_NONE = (slice, torch.device)  # classes whose attributes may also be None
 _METHODS: dict[type, frozenset[str]] = {range: _SEQUENCE, str: _SEQUENCE | _TEXT, bytes: _SEQUENCE}
 _SMALL = (bool, int, float, str, type(None))
-_SPELLED = {"__getitem__": "{{0}}[{}]", "__contains__": "({} in {{0}})"}
+_TEMPLATES = {"__getitem__": "{{0}}[{}]", "__contains__": "({} in {{0}})"}
 
 
 def attribute(tx: Tracer, whole: ConstantVariable, name: str) -> VariableTracker | None:
@@ -47,7 +47,7 @@ def attribute(tx: Tracer, whole: ConstantVariable, name: str) -> VariableTracker
     if whole.source is None or whole.is_read or name not in _ATTRIBUTES.get(whole.python_type, ()):
         return None
     source, value = Computed(f"{{0}}.{name}", (whole.source,)), getattr(whole.unguarded_value, name)
-    if whole.python_type in _OF_ANY_CLASS and type(value) in _SMALL:
+    if whole.python_type in _WITH_NONE and type(value) in _SMALL:
         tx.guard(source, GuardKind.TYPE, type(value))
     return _part(tx, source, value)
 
@@ -67,11 +67,11 @@ def answer(
         return None
     if len(arguments) < len(args):
         return None
-    shown = ", ".join(map(repr, arguments))
+    text = ", ".join(map(repr, arguments))
     if name == "__len__":
         return _part(tx, Computed("{0}({1})", (Constant(len, "len"), whole.source)), value)
-    template = _SPELLED.get(name, f"{{{{0}}}}.{name}({{}})")
-    return None if "{" in shown or "}" in shown else _part(tx, Computed(template.format(shown), (whole.source,)), value)
+    template = _TEMPLATES.get(name, f"{{{{0}}}}.{name}({{}})")
+    return None if "{" in text or "}" in text else _part(tx, Computed(template.format(text), (whole.source,)), value)
 
 
 def _part(tx: Tracer, source: Source, value: object) -> VariableTracker | None:

@@ -2,7 +2,7 @@
 
 Ints keep their symbols, so that sizes computed from sizes stay symbolic; each step is a graph node and a Python
 expression. Floats are computed by Python alone, in the order of the program, and enter the graph as inputs. A
-comparison guards its answer, not the numbers. `computed` is the engine for all results of Python, texts and numpy
+comparison guards its answer, not the numbers. `computed` tracks all results that Python computes, texts and numpy
 scalars included. Any operation that is unknown here specializes the numbers. Functions and methods of numbers are not
 here (`functions.py`)."""
 
@@ -19,7 +19,7 @@ import torch
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Computed, Constant, PlainValue, Source
 from minidynamo.tracer.frames.interpreter import Tracer
-from minidynamo.tracer.frames.unrolling import unroll_comparison
+from minidynamo.tracer.frames.unrolling import limit_comparisons
 from minidynamo.tracer.records.constants import as_constant
 from minidynamo.tracer.records.immutable_classes import NUMPY_SCALARS, REAL_NUMPY_SCALARS
 from minidynamo.tracer.records.operator_table import ARITHMETIC, BITWISE, COMPARISONS
@@ -124,14 +124,14 @@ def computed_text(template: str, *operands: VariableTracker | Source) -> Compute
             sources.append(source)
         return f"{{{sources.index(source)}}}"
 
-    def operand(given: VariableTracker | Source) -> str:
-        if isinstance(given, ConstantVariable) and not is_lazy(given) and not is_lazy_scalar(given):
-            text = repr(given.value)
-            is_numpy = type(given.value) in NUMPY_SCALARS
+    def operand(part: VariableTracker | Source) -> str:
+        if isinstance(part, ConstantVariable) and not is_lazy(part) and not is_lazy_scalar(part):
+            text = repr(part.value)
+            is_numpy = type(part.value) in NUMPY_SCALARS
             if is_numpy or text in ("nan", "inf", "-inf") or not _BRACES.isdisjoint(text):
-                return slot(Constant(given.value, text))
+                return slot(Constant(part.value, text))
             return f"({text})" if text.startswith("-") else text
-        source = given if isinstance(given, Source) else given.source
+        source = part if isinstance(part, Source) else part.source
         assert source is not None
         if isinstance(source, Computed):
             return f"({source.template.format(*map(slot, source.operands))})"
@@ -208,9 +208,9 @@ def call_computed(
     def call(*_: Any) -> Any:
         return function(*map(here, args), **{name: here(arg) for name, arg in kwargs.items()})
 
-    listed = ", ".join([*map(field, args), *(f"{name}={field(arg)}" for name, arg in kwargs.items())])
-    named = Constant(function, getattr(function, "__name__", "text"))
-    return computed(tx, call, f"{{{len(operands)}}}({listed})", operands, named, domain=domain)
+    arguments = ", ".join([*map(field, args), *(f"{name}={field(arg)}" for name, arg in kwargs.items())])
+    callee = Constant(function, getattr(function, "__name__", "text"))
+    return computed(tx, call, f"{{{len(operands)}}}({arguments})", operands, callee, domain=domain)
 
 
 def tracked(tx: Tracer, value: Any, source: Computed) -> VariableTracker | None:
@@ -354,15 +354,16 @@ _POWERS = (
 def _bits(
     tx: Tracer, function: Callable[..., Any], left: VariableTracker, right: VariableTracker
 ) -> VariableTracker | None:
-    """Applies an operation on the bits of ints: as arithmetic if equal, because symbols support arithmetic."""
+    """Applies an operation on the bits of ints: as the equal arithmetic operation if there is one, because symbols
+    support arithmetic alone."""
     if function is operator.and_ and isinstance(left, ConstantVariable):
         left, right = right, left
     known = right.value if isinstance(right, ConstantVariable) and 0 <= right.value < 2**61 else None
     if known is not None and function is operator.and_ and known & (known + 1) == 0:
         return tx.call(operator.mod, [left, ConstantVariable(known + 1)])
     if known is not None and known < 62 and function in (operator.lshift, operator.rshift):
-        by = operator.mul if function is operator.lshift else operator.floordiv
-        return tx.call(by, [left, ConstantVariable(2**known)])
+        equal = operator.mul if function is operator.lshift else operator.floordiv
+        return tx.call(equal, [left, ConstantVariable(2**known)])
     return _by_python(tx, function, left, right, _SHIFTS.get(function, ""))
 
 
@@ -382,7 +383,7 @@ def _compare(
 ) -> VariableTracker | None:
     if not isinstance(left, NumberVariable) and not isinstance(right, NumberVariable):
         return ConstantVariable(function(value_here(left), value_here(right)))
-    unroll_comparison(tx)
+    limit_comparisons(tx)
     if not _is_float(left) and not _is_float(right):
         values = [v.value for v in (left, right) if isinstance(v, NumberVariable | ConstantVariable)]
         answer = bool(function(*values))
@@ -402,7 +403,7 @@ def _compare_lazy(
         return None
     if _answer_determines_value(function, left, right):
         return ConstantVariable(bool(function(left.value, right.value)))
-    unroll_comparison(tx)
+    limit_comparisons(tx)
     return _by_python(tx, function, left, right)
 
 
@@ -416,8 +417,8 @@ def _answer_determines_value(function: Callable[..., Any], left: ConstantVariabl
 
 def truth_of_lazy(tx: Tracer, constant: ConstantVariable) -> bool:
     """Returns `bool(constant)`, with a guard on the answer."""
-    nothing = ConstantVariable(constant.python_type())
-    answer = _compare_lazy(tx, operator.ne, constant, nothing)
+    empty = ConstantVariable(constant.python_type())
+    answer = _compare_lazy(tx, operator.ne, constant, empty)
     return bool(as_constant(constant if answer is None else answer))
 
 
@@ -460,11 +461,12 @@ _OF_SYMBOLS: dict[Callable[..., Any], Callable[..., Any]] = {min: torch.sym_min,
 
 def guarded_membership(tx: Tracer, item: VariableTracker, items: Sequence[object]) -> VariableTracker | None:
     """Returns `item in items` for a number or text and constants; the guard checks the answer, not the value."""
-    alike = [other for other in items if type(other) in ((str,) if item.python_type is str else (int, float, bool))]
-    listed = ", ".join(map(repr, alike))
-    if any(type(other) is float and not math.isfinite(other) for other in alike) or not _BRACES.isdisjoint(listed):
+    comparable = (str,) if item.python_type is str else (int, float, bool)
+    others = [other for other in items if type(other) in comparable]
+    text = ", ".join(map(repr, others))
+    if any(type(other) is float and not math.isfinite(other) for other in others) or not _BRACES.isdisjoint(text):
         return None
-    return computed(tx, alike.__contains__, f"{{0}} in ({listed}{',' * (len(alike) == 1)})", [item])
+    return computed(tx, others.__contains__, f"{{0}} in ({text}{',' * (len(others) == 1)})", [item])
 
 
 def constant_items(container: VariableTracker) -> Sequence[object] | None:

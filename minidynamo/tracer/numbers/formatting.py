@@ -1,12 +1,12 @@
-"""Owns texts that Python makes from symbolic numbers: `f"step {n}"`, and from tensors.
+"""Owns texts of symbolic numbers, such as `f"step {n}"`, and of tensors.
 
-The content of a text is guarded only when the program depends on it. A text that is printed, stored or returned is made
-again in each call, before the graph runs. Arithmetic is not here.
+The content of a text is guarded only when the program depends on it. A text that is printed, stored or returned is
+formatted in each call, before the graph runs. Arithmetic is not here.
 
-The text of a tensor is lazy: it is known only when the graph has run. Nothing formats a text that the program never
-needs, such as the message of a check that holds; a text that is printed, stored or returned is made after the graph. If
-the program reads the text before, or changes the tensor, the frame is traced again, and the graph breaks where the text
-is formatted (`tracer/frames/deferrals.py`)."""
+The text of a tensor is lazy: it is known only when the graph has run. If the program prints, stores or returns such a
+text, it is formatted after the graph; the message of a check that holds is never formatted. If the program reads the
+text, or changes the tensor, the frame is traced again, and the graph breaks where the text is formatted
+(`tracer/frames/deferrals.py`)."""
 
 from __future__ import annotations
 
@@ -36,33 +36,33 @@ _PARTIAL_PERCENT_FORMATS = re.compile(r"%[-#0 +\d.]*[c*]")
 _SEQUENCES = (list, tuple, torch.Size)
 
 
-def lazy_text(tx: Tracer, make: Callable[..., str], value: VariableTracker, how: str = "") -> VariableTracker | None:
-    """Returns the lazy `str`, `repr` or `format(value, how)` of a tensor, or of a number that the graph reads from a
+def lazy_text(tx: Tracer, make: Callable[..., str], value: VariableTracker, spec: str = "") -> VariableTracker | None:
+    """Returns the lazy `str`, `repr` or `format(value, spec)` of a tensor, or of a number that the graph reads from a
     tensor; None if the graph must break."""
-    if not _has_text(tx, value, how):
+    if not _has_text(tx, value, spec):
         return None
     deferral = defer(tx, [value] if isinstance(value, TensorVariable) else [])
     if deferral is None:
         return None
-    operands = (value, ConstantVariable(how)) if how else (value,)
+    operands = (value, ConstantVariable(spec)) if spec else (value,)
     return LazyTextVariable(make, operands, deferral.check, deferral.refuse)
 
 
-def _has_text(tx: Tracer, value: VariableTracker, how: str) -> bool:
-    """Returns whether `format(value, how)` raises no error, whatever the value is."""
+def _has_text(tx: Tracer, value: VariableTracker, spec: str) -> bool:
+    """Returns whether `format(value, spec)` raises no error, whatever the value is."""
     if isinstance(value, ItemVariable):
         cls: type | None = value.cls
     elif isinstance(value, TensorVariable) and value.cls in (torch.Tensor, torch.nn.Parameter):
         fake = tx.graph.use(value)
         cls = None if fake.dim() or value.cls is not torch.Tensor else graph_numbers.class_in(fake)
-        if not how:
+        if not spec:
             return True
     else:
         return False
-    if cls is None or how.endswith(_PARTIAL_FORMATS):
+    if cls is None or spec.endswith(_PARTIAL_FORMATS):
         return False
     try:
-        format(cls(1), how)
+        format(cls(1), spec)
     except ValueError:
         return False
     return True
@@ -74,25 +74,25 @@ def varies(part: VariableTracker) -> bool:
     return (is_text and is_lazy(part)) or (isinstance(part, NumberVariable) and part.cls in (int, float))
 
 
-def formatted(tx: Tracer, number: VariableTracker, how: str) -> VariableTracker | None:
-    """Returns `format(number, how)` of a number or text; None if a constant is needed."""
+def formatted(tx: Tracer, number: VariableTracker, spec: str) -> VariableTracker | None:
+    """Returns `format(number, spec)` of a number or text; None if a constant is needed."""
     if isinstance(number, LazyTextVariable):
-        return None if how else number
-    if not varies(number) or how.endswith(_PARTIAL_FORMATS):
-        return lazy_text(tx, format, number, how)
-    if not how:
-        return written(tx, str, number)
-    return call_computed(tx, format, [number, ConstantVariable(how)], {})
+        return None if spec else number
+    if not varies(number) or spec.endswith(_PARTIAL_FORMATS):
+        return lazy_text(tx, format, number, spec)
+    if not spec:
+        return text_of(tx, str, number)
+    return call_computed(tx, format, [number, ConstantVariable(spec)], {})
 
 
-def written(tx: Tracer, function: Callable[[Any], str], obj: VariableTracker) -> VariableTracker | None:
+def text_of(tx: Tracer, function: Callable[[Any], str], obj: VariableTracker) -> VariableTracker | None:
     """Returns `str(obj)` or `repr(obj)` of a number or a sequence of numbers; None if a constant is needed."""
     if isinstance(obj, LazyTextVariable) and function is str:
         return obj
     if isinstance(obj, SequenceVariable) and obj.cls in _SEQUENCES:
         if not any(map(varies, obj.items)) or not all(map(_is_number, obj.items)):
             return None
-        return call_computed(tx, functools.partial(_text_of, function, obj.cls), [obj], {})
+        return call_computed(tx, functools.partial(_text_of_sequence, function, obj.cls), [obj], {})
     if not varies(obj):
         return None
     if obj.python_type is str and function is str:
@@ -100,7 +100,7 @@ def written(tx: Tracer, function: Callable[[Any], str], obj: VariableTracker) ->
     return call_computed(tx, function, [obj], {})
 
 
-def _text_of(function: Callable[[Any], str], cls: Callable[[Any], Any], items: Sequence[Any]) -> str:
+def _text_of_sequence(function: Callable[[Any], str], cls: Callable[[Any], Any], items: Sequence[Any]) -> str:
     return function(cls(items))
 
 
@@ -114,7 +114,7 @@ def joined(tx: Tracer, between: str, parts: Sequence[VariableTracker]) -> Variab
     return call_computed(tx, between.join, [TupleVariable([*parts])], {})
 
 
-def filled(
+def format_text(
     tx: Tracer, text: str, args: Sequence[VariableTracker], named: Mapping[str, VariableTracker]
 ) -> VariableTracker | None:
     """Returns `text.format(*args, **named)`; None if constants are needed."""
@@ -125,7 +125,7 @@ def filled(
         fields = [*string.Formatter().parse(text)]
     except ValueError:
         return None
-    if any(how and (how.endswith(_PARTIAL_FORMATS) or "{" in how) for _, _, how, _ in fields):
+    if any(spec and (spec.endswith(_PARTIAL_FORMATS) or "{" in spec) for _, _, spec, _ in fields):
         return None
     return call_computed(tx, text.format, args, named)
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from minidynamo.tracer.frames.interpreter import Tracer
-from minidynamo.tracer.frames.unrolling import unroll_loop
+from minidynamo.tracer.frames.unrolling import limit_loop
 from minidynamo.tracer.numbers import graph_numbers, numpy_numbers
 from minidynamo.tracer.numbers.arithmetic import (
     are_numbers,
@@ -92,8 +92,8 @@ def _tensor(
     if len(args) == 1 and facts.keys() <= {"dtype", "device"}:
         full = _stacked(tx, args[0], facts) if isinstance(args[0], SequenceVariable) else _full(tx, args[0], facts)
         if full is not None:
-            wanted = kwargs.get("requires_grad")
-            return full if wanted is None else tx.call_method(full, "requires_grad_", [wanted])
+            requires_grad = kwargs.get("requires_grad")
+            return full if requires_grad is None else tx.call_method(full, "requires_grad_", [requires_grad])
     try:
         constants = from_constant(as_constant(args[0]))
     except NotConstant:
@@ -209,9 +209,9 @@ def call(
     if function is divmod and len(args) == 2 and not kwargs and are_numbers(*args):
         guard_nonzero(tx, divmod, *args)
         return TupleVariable([tx.call(part, args) for part in (operator.floordiv, operator.mod)])
-    if args and any(function is maker for maker in _TENSORS):
+    if args and any(function is constructor for constructor in _TENSORS):
         if isinstance(args[0], SequenceVariable):
-            unroll_loop(tx, args[0], "a tensor of a list")
+            limit_loop(tx, args[0], "a tensor of a list")
         if involves_number(args[0]):
             return _tensor(tx, function, args, kwargs)
     if not kwargs and any(function is cls for cls in (*numpy_numbers.FLOATS, *numpy_numbers.INTS)):
@@ -240,7 +240,7 @@ def _call_known(
     if _UNCHANGED.get(function) in classes and len(classes) == 1:
         return operands[0]
     if function in _ASSOCIATIVE and len(args) > 2 and not kwargs:
-        return functools.reduce(lambda one, other: tx.call(function, [one, other]), args)
+        return functools.reduce(lambda left, right: tx.call(function, [left, right]), args)
     kinds = "".join({int: "i", float: "f"}.get(cls, "") for cls in classes)
     domain = next((domain for kind, domain, row in _ROWS if function in row and re.fullmatch(kind, kinds)), None)
     if domain is None or len(kinds) < len(classes):
@@ -255,7 +255,7 @@ def is_known(function: Any) -> bool:
     return getattr(function, "__hash__", None) is not None and function in _KNOWN
 
 
-def part(number: NumberVariable, name: str) -> VariableTracker | None:
+def attribute(number: NumberVariable, name: str) -> VariableTracker | None:
     """Returns `number.real` and similar attributes; None for any other attribute."""
     if name == "real" or (name == "numerator" and number.cls is int):
         return number

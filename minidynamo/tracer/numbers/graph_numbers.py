@@ -1,5 +1,5 @@
-"""Owns numbers that the graph reads from tensors: `item()`, `tolist()`, `int(t)`, `float(t)`, and what the program
-computes from them.
+"""Owns numbers that the graph reads from tensors: `item()`, `tolist()`, `int(t)`, `float(t)`, and numbers that the
+program computes from them.
 
 No value is known while tracing. Python's own functions compute with these numbers when the graph runs, so results have
 Python's classes, precision and errors. A function is recorded if its result has the same class for all numbers. The
@@ -43,14 +43,14 @@ def read(tx: Tracer, tensor: TensorVariable, name: str) -> VariableTracker | Non
         return None
     if cls is bool and tx.graph.may_break:  # bools are read for decisions, perhaps in many callees
         return None
-    wanted = _READERS[name] or cls
+    result_cls = _READERS[name] or cls
     if name == "tolist" and fake.dim():
         return _lists(tx, tensor, cls) if _is_short(fake) else None
     warns = _READERS[name] is not None and fake.requires_grad  # torch's warning names the caller's line
     if warns or any(type(size) is not int or size != 1 for size in fake.shape):
         return None
     number = tx.graph.item("item", [tensor], cls)
-    return number if wanted is cls else call(tx, wanted, [number], {})
+    return number if result_cls is cls else call(tx, result_cls, [number], {})
 
 
 def class_in(fake: torch.Tensor) -> type | None:
@@ -93,7 +93,7 @@ def call(tx: Tracer, function: Any, args: Args, kwargs: Kwargs) -> VariableTrack
         return None
     if function is operator.mod and args[0].python_type is str and involves_item(args[-1]):
         tx.break_graph("MD234", "the text of a number that the graph reads from a tensor", why=_WHY, fix=_TEXT)
-    if any(function is maker for maker in _TENSORS):
+    if any(function is constructor for constructor in _TENSORS):
         return _tensor(tx, args)
     if not any(isinstance(arg, ItemVariable) for arg in args):
         return None
@@ -116,7 +116,7 @@ def _record(tx: Tracer, function: Callable[..., Any], args: Args, cls: type, may
 
 
 def total(tx: Tracer, numbers: TupleVariable, start: VariableTracker) -> VariableTracker | None:
-    """Returns `sum` of numbers, some of them of the graph; None for all else."""
+    """Returns `sum` of numbers, at least one of the graph; None for anything else."""
     items = [*numbers.items, start]
     classes = {item.python_type for item in items}
     if not tx.graph.has_items or not any(map(involves_item, items)) or not classes <= {int, float, bool}:
@@ -211,7 +211,7 @@ def _may_raise(function: Callable[..., Any], args: Args) -> bool:
 
 
 def _tensor(tx: Tracer, args: Args) -> VariableTracker | None:
-    """Returns a tensor with one number, which becomes infinite if it is too large, where `torch.full` would raise."""
+    """Returns a tensor with one number. A float that is too large becomes infinite; `torch.full` would raise."""
     if len(args) != 1 or not isinstance(args[0], ItemVariable) or args[0].cls is bool:
         return None
     dtype = torch.int64 if args[0].python_type is int else torch.float64
@@ -246,8 +246,8 @@ _NEVER_RAISE: frozenset[Any] = frozenset(
 # Operations on tensors
 
 
-def refuse_deciding(tx: Tracer, target: Any, name: str, args: Args, kwargs: Kwargs) -> None:
-    """Breaks the graph before an operation that is another operation for some numbers."""
+def refuse_value_dependent(tx: Tracer, target: Any, name: str, args: Args, kwargs: Kwargs) -> None:
+    """Breaks the graph before an operation that torch implements differently for some values of a number."""
     arguments = [*args, *kwargs.values()]
     known = scalar_arguments_of(target) if tx.graph.has_items and any(map(involves_item, arguments)) else None
     if known is not None and known.condition:

@@ -40,8 +40,8 @@ def python_number(tx: Tracer, variable: VariableTracker) -> NumberVariable | Non
     convert = int if isinstance(variable.unguarded_value, np.integer) else float
     value = convert(variable.unguarded_value)
     number_source = Computed("{0}({1})", (Constant(convert, convert.__name__), source))
-    is_made = isinstance(source, Computed) and abs(value) < _LARGEST  # computed in the frame from a scalar that varies
-    if not (is_made or tx.graph.shapes.varies(number_source, value, source)):
+    is_computed = isinstance(source, Computed) and abs(value) < _LARGEST  # by the frame, from a scalar that varies
+    if not (is_computed or tx.graph.shapes.varies(number_source, value, source)):
         return None
     if isinstance(value, int):
         return tx.graph.integer(value, number_source)
@@ -109,7 +109,7 @@ def numpy_call(
 def _compared(
     tx: Tracer, function: Callable[..., Any], left: VariableTracker, right: VariableTracker
 ) -> VariableTracker | None:
-    """Returns the answer as numpy's True or False; only the answer is guarded."""
+    """Returns the result of a comparison as numpy's True or False, with a guard on the result alone."""
     if not all(_compares_as_python_does(operand) for operand in (left, right)):
         return None
     numbers = [python_number(tx, operand) or operand for operand in (left, right)]

@@ -1,10 +1,11 @@
-"""Owns the numbers in tensors with a single element, as far as Python can follow them: `item()` while tracing.
+"""Owns the numbers in tensors with a single element that Python can compute before the graph runs: `item()` while
+tracing.
 
 Python can read the number of an external CPU tensor before the graph runs. Each operation of the graph on the tensor is
 repeated on the number, rounded as the tensor rounds: `step += 1` of an optimizer. So numbers that a program computes
-from it stay symbolic (`arithmetic.py`), also as sizes of new tensors, and branches on them are guarded. Nothing is
-read, or guarded, before the program asks. After a write by an operation that is not in the tables below, the number
-cannot be read.
+from it stay symbolic (`arithmetic.py`), also as sizes of new tensors, and branches on them are guarded. No number is
+computed or guarded before the program reads it. After a write by an operation that is not in the tables below, the
+number is unknown.
 
 Also marks the symbolic numbers that a torch function takes as scalar arguments of its graph node. The table of
 functions is not here (`minidynamo/graph/scalar_arguments.py`).
@@ -112,19 +113,19 @@ def _always(number: VariableTracker) -> Number:
 def _operand(tx: Tracer, variable: VariableTracker, dtype: torch.dtype, *, casts: bool) -> Number | None:
     """Returns the operand of an operation in `dtype`. Unless the operation `casts`, tensors must have that dtype."""
     if isinstance(variable, TensorVariable):
-        held, own = _number_in(tx, variable), tx.graph.use(variable).dtype
-        widens = own is torch.int64 and dtype in _FLOATS  # as torch does before it computes
-        return held if own is dtype else _rounding(tx, held, dtype) if casts or widens else None
+        number, own_dtype = _number_in(tx, variable), tx.graph.use(variable).dtype
+        widens = own_dtype is torch.int64 and dtype in _FLOATS  # as torch does before it computes
+        return number if own_dtype is dtype else _to_be_rounded(tx, number, dtype) if casts or widens else None
     if isinstance(variable, ItemVariable):
         return None
     kinds = (int, float) if casts or dtype in _FLOATS else (int,)
-    return _rounding(tx, _always(variable), dtype) if variable.python_type in kinds else None
+    return _to_be_rounded(tx, _always(variable), dtype) if variable.python_type in kinds else None
 
 
-def _rounding(tx: Tracer, number: Number | None, dtype: torch.dtype) -> Number | None:
+def _to_be_rounded(tx: Tracer, number: Number | None, dtype: torch.dtype) -> Number | None:
     if number is None:
         return None
-    return _Followed(lambda: None if (given := number()) is None else _rounded(tx, given, dtype), _depth(number))
+    return _ComputedNumber(lambda: None if (value := number()) is None else _rounded(tx, value, dtype), _depth(number))
 
 
 def _rounded(tx: Tracer, number: VariableTracker, dtype: torch.dtype) -> VariableTracker | None:
@@ -147,7 +148,7 @@ def _rounded(tx: Tracer, number: VariableTracker, dtype: torch.dtype) -> Variabl
     return arithmetic.computed(tx, lambda value: ctypes.c_float(value).value, "{1}({0}).value", [number], _FLOAT32)
 
 
-class _Followed:
+class _ComputedNumber:
     """The number in a tensor computed by `depth` operations; it is computed once, on the first read."""
 
     def __init__(self, compute: Number, depth: int) -> None:
@@ -159,7 +160,7 @@ class _Followed:
 
 
 def _depth(number: Number) -> int:
-    return number.depth if isinstance(number, _Followed) else 0
+    return number.depth if isinstance(number, _ComputedNumber) else 0
 
 
 def _result(
@@ -175,7 +176,7 @@ def _result(
         values = [value for operand in known if (value := operand()) is not None]
         if len(values) < len(known) or (function is operator.truediv and not tx.truth(values[1])):
             return None  # torch returns infinity, Python raises
-        if function in _WHOLE and not _guard_between(tx, values[0], 0, 2**53):
+        if function in _TO_INTEGERS and not _guard_between(tx, values[0], 0, 2**53):
             return None  # elsewhere the result may be a negative zero
         if function in _ROUNDING and not (
             _guard_between(tx, values[0], -1, _LARGEST) and _guard_between(tx, values[1], 0, _LARGEST)
@@ -183,7 +184,7 @@ def _result(
             return None  # elsewhere torch's rounding modes may differ from Python's
         return values[0] if function is None else _rounded(tx, tx.call(function, values), dtype)
 
-    return _Followed(number, depth)
+    return _ComputedNumber(number, depth)
 
 
 def _guard_between(tx: Tracer, number: VariableTracker, least: int, most: int) -> bool:
@@ -193,11 +194,11 @@ def _guard_between(tx: Tracer, number: VariableTracker, least: int, most: int) -
     )
 
 
-# What the graph writes and makes
+# Numbers in written tensors, and in new tensors
 
 
 def numbers_of_write(tx: Tracer, target: Any, args: Args, kwargs: Kwargs) -> Numbers:
-    """Returns the tensors that a call is about to overwrite with numbers that can be followed, and the numbers."""
+    """Returns the tensors that a call is about to overwrite with numbers that Python can compute, and the numbers."""
     if target not in _WRITES or not args or not _has_no_scaling(kwargs):
         return []
     function, is_list = _WRITES[target]
@@ -210,7 +211,7 @@ def numbers_of_write(tx: Tracer, target: Any, args: Args, kwargs: Kwargs) -> Num
     if len({*memories, *read}) < len(memories) + len(read):
         return []  # a later write could read the result of an earlier write
     pairs = zip(receivers, *columns)
-    return [one for receiver, *others in pairs for one in _written_to(tx, function, receiver, others)]
+    return [number for receiver, *others in pairs for number in _written_to(tx, function, receiver, others)]
 
 
 def _has_no_scaling(kwargs: Kwargs) -> bool:
@@ -222,14 +223,17 @@ def _written_to(tx: Tracer, function: Callable[..., Any] | None, receiver: Varia
     if not isinstance(receiver, TensorVariable) or len(others) > 1:
         return []
     dtype = tx.graph.use(receiver).dtype
-    right = [_operand(tx, other, dtype, casts=function is None) for other in others]
-    left = [_number_in(tx, receiver)] if function is not None else [] if others else [_filled(0.0, dtype)]
-    number = _result(tx, function, [*left, *right], dtype)
+    operands = [_operand(tx, other, dtype, casts=function is None) for other in others]
+    if function is not None:
+        operands.insert(0, _number_in(tx, receiver))
+    elif not others:  # `zero_`
+        operands = [_filled(0.0, dtype)]
+    number = _result(tx, function, operands, dtype)
     return [] if number is None else [(receiver, number)]
 
 
 def numbers_of_result(tx: Tracer, target: Any, args: Args, result: VariableTracker) -> Numbers:
-    """Returns the new tensor of a call and its number, if the tensor holds a number that can be followed."""
+    """Returns the new tensor of a call and its number, if Python can compute the number."""
     if not isinstance(result, TensorVariable) or not (target in _FILLS or target in _COMPUTES or target in _COMPARES):
         return []
     fake = tx.graph.use(result)
@@ -240,16 +244,17 @@ def numbers_of_result(tx: Tracer, target: Any, args: Args, result: VariableTrack
     if target in _FILLS:
         return [(result, _filled(_FILLS[target], fake.dtype))]
     function, position = _COMPUTES[target]
-    if (function in _ROUNDING and fake.dtype in _FLOATS) or (function in _WHOLE and fake.dtype is torch.int64):
+    if (function in _ROUNDING and fake.dtype in _FLOATS) or (function in _TO_INTEGERS and fake.dtype is torch.int64):
         return []
-    taken = args if function is not None else args[position : position + 1]
-    operands = [_operand(tx, arg, fake.dtype, casts=function is None) for arg in taken]
+    read = args if function is not None else args[position : position + 1]
+    operands = [_operand(tx, arg, fake.dtype, casts=function is None) for arg in read]
     number = _result(tx, function, operands, fake.dtype)
-    return [] if number is None or not taken else [(result, number)]
+    return [] if number is None or not read else [(result, number)]
 
 
 def _compared(tx: Tracer, function: Callable[..., Any], args: Args, result: TensorVariable) -> Numbers:
-    """Follows a comparison, if all tensors among the operands have the same dtype, in which torch compares."""
+    """Returns the result of a comparison and its number, if all tensors among the operands have the same dtype: torch
+    compares in that dtype."""
     dtypes = {tx.graph.use(arg).dtype for arg in args if isinstance(arg, TensorVariable)}
     if len(dtypes) != 1 or dtypes.isdisjoint(_DTYPES):
         return []
@@ -266,7 +271,7 @@ def record(tx: Tracer, found: Iterable[tuple[TensorVariable, Number]]) -> None:
 def as_numbers(tx: Tracer, target: Any, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
     """Returns the arguments, with numbers in place of tensors and numpy scalars that torch would read as a number."""
     args, kwargs = numpy_numbers.python_arguments(tx, target, args, kwargs)
-    names = _SCALED.get(target, ("alpha",))
+    names = _NUMBER_KEYWORDS.get(target, ("alpha",))
     found = {name: read(tx, arg) for name in names if isinstance(arg := kwargs.get(name), TensorVariable)}
     numbers = {name: number for name, number in found.items() if number is not None}
     position = _FILLED.get(target, len(args))
@@ -282,33 +287,33 @@ def as_sizes(tx: Tracer, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs] | No
 
     None if no argument changes."""
     values = [*kwargs.values()]
-    taken, named = _as_sizes(tx, args), _as_sizes(tx, values)
-    return None if taken is args and named is values else (taken, dict(zip(kwargs, named)))
+    positional, named = _as_sizes(tx, args), _as_sizes(tx, values)
+    return None if positional is args and named is values else (positional, dict(zip(kwargs, named)))
 
 
 def _as_sizes(tx: Tracer, args: Args) -> Args:
     """Returns the arguments; the same object if no argument changes."""
     found = [_as_size(tx, arg) for arg in args]
-    return args if all(one is other for one, other in zip(found, args)) else found
+    return args if all(map(operator.is_, found, args)) else found
 
 
 def _as_size(tx: Tracer, arg: VariableTracker) -> VariableTracker:
     if isinstance(arg, TensorVariable) and tx.graph.use(arg).dtype is torch.int64:
         return read(tx, arg) or arg
     if isinstance(arg, SliceVariable):
-        ends = [arg.start, arg.stop, arg.step]
-        taken = _as_sizes(tx, ends)
-        return arg if taken is ends else SliceVariable(*taken)
+        bounds = [arg.start, arg.stop, arg.step]
+        sizes = _as_sizes(tx, bounds)
+        return arg if sizes is bounds else SliceVariable(*sizes)
     if not isinstance(arg, SequenceVariable) or arg.cls not in (tuple, list):
         return arg
-    taken = _as_sizes(tx, arg.items)
-    if taken is arg.items:
+    sizes = _as_sizes(tx, arg.items)
+    if sizes is arg.items:
         return arg
-    return TupleVariable([*taken]) if arg.cls is tuple else ListVariable([*taken])
+    return TupleVariable([*sizes]) if arg.cls is tuple else ListVariable([*sizes])
 
 
 # Keywords that are numbers.
-_SCALED: dict[Any, tuple[str, ...]] = {
+_NUMBER_KEYWORDS: dict[Any, tuple[str, ...]] = {
     **dict.fromkeys(("addcdiv_", "addcmul_", "addcdiv", "addcmul", torch.addcdiv, torch.addcmul), ("alpha", "value")),
     **dict.fromkeys((torch.full, torch.full_like, "new_full"), ("fill_value",)),
 }
@@ -325,13 +330,13 @@ _WRITES: dict[Any, tuple[Callable[..., Any] | None, bool]] = {
     foreach_mul_: (operator.mul, True),
     foreach_copy_: (None, True),
 }
-# Functions that make tensors -> the number in them.
+# Functions that fill a new tensor -> the number in it.
 _FILLS: dict[Any, float] = {
     **dict.fromkeys((torch.zeros, torch.zeros_like, "new_zeros"), 0.0),
     **dict.fromkeys((torch.ones, torch.ones_like, "new_ones"), 1.0),
 }
 _ROUNDING = (operator.floordiv, operator.mod)
-_WHOLE = (math.ceil, math.floor)
+_TO_INTEGERS = (math.ceil, math.floor)
 _COMPARES = (operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge)
 # Functions that compute tensors -> (operation on the numbers, or None for a copy; position of the copied number).
 _COMPUTES: dict[Any, tuple[Callable[..., Any] | None, int]] = {
@@ -364,7 +369,7 @@ def mark_scalar_arguments(tx: Tracer, target: Any, args: Args, kwargs: Kwargs) -
         if not isinstance(argument, NumberVariable) or not known.varies(name, argument.cls is int, tensors):
             return argument
         if _guard_condition(tx, known.condition, argument):
-            return replace(argument, plain=True)
+            return replace(argument, is_scalar_argument=True)
         return _specialize_exception(tx, argument)
 
     named = [marked(name, argument) for name, argument in zip(known.names, args)]
@@ -381,5 +386,5 @@ def _guard_condition(tx: Tracer, condition: str, number: NumberVariable) -> bool
 def _specialize_exception(tx: Tracer, number: NumberVariable) -> VariableTracker:
     """Specializes a float for which torch runs a different operation: 0 or 1."""
     here = number.unguarded_value
-    may_be = number.cls is float and here in (0, 1)
-    return ConstantVariable(here) if may_be and require(tx, f"{{0}} == {here!r}", True, number) else number
+    is_exception = number.cls is float and here in (0, 1)
+    return ConstantVariable(here) if is_exception and require(tx, f"{{0}} == {here!r}", True, number) else number

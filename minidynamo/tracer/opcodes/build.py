@@ -11,7 +11,7 @@ from typing import Any
 from minidynamo.bytecode.instructions import Instruction
 from minidynamo.tracer.calls import set_order
 from minidynamo.tracer.frames.interpreter import Frame
-from minidynamo.tracer.frames.unrolling import unroll_copy
+from minidynamo.tracer.frames.unrolling import limit_copy
 from minidynamo.tracer.handlers.values import expect_key
 from minidynamo.tracer.lazy.lazy_value import next_lazy, unpack_lazy, unpack_mapping
 from minidynamo.tracer.numbers.formatting import joined
@@ -19,13 +19,8 @@ from minidynamo.tracer.opcodes.exceptions_with import stop_iteration_error
 from minidynamo.tracer.opcodes.table import opcode
 from minidynamo.tracer.records.constants import as_constant
 from minidynamo.variables.base import ConstantVariable, VariableTracker
-from minidynamo.variables.containers import DictKey, DictVariable, ListVariable, SequenceVariable, TupleVariable
+from minidynamo.variables.containers import DictVariable, ListVariable, SequenceVariable, TupleVariable
 from minidynamo.variables.objects import OpaqueVariable
-
-
-def hash_key(frame: Frame, variable: VariableTracker) -> DictKey:
-    """Returns the key for a value; the program raises natively if the value is not hashable."""
-    return expect_key(frame.tx, variable)
 
 
 @opcode("BUILD_TUPLE")
@@ -41,13 +36,13 @@ def build_list(frame: Frame, instruction: Instruction) -> None:
 @opcode("BUILD_SET")
 def build_set(frame: Frame, instruction: Instruction) -> None:
     items = frame.pop_many(instruction.argval)
-    frame.push(set_order.new_set(hash_key(frame, item) for item in items))
+    frame.push(set_order.new_set(expect_key(frame.tx, item) for item in items))
 
 
 @opcode("BUILD_MAP")
 def build_map(frame: Frame, instruction: Instruction) -> None:
     values = frame.pop_many_lazy(2 * instruction.argval)
-    keys = [hash_key(frame, key.realize()) for key in values[::2]]
+    keys = [expect_key(frame.tx, key.realize()) for key in values[::2]]
     frame.push(DictVariable(dict(zip(keys, values[1::2]))))
 
 
@@ -56,7 +51,7 @@ def build_const_key_map(frame: Frame, instruction: Instruction) -> None:
     keys = frame.pop()
     assert isinstance(keys, SequenceVariable)
     values = frame.pop_many_lazy(instruction.argval)
-    items = {hash_key(frame, key): value for key, value in zip(keys.items, values)}
+    items = {expect_key(frame.tx, key): value for key, value in zip(keys.items, values)}
     frame.push(DictVariable(items))
 
 
@@ -64,7 +59,7 @@ def build_const_key_map(frame: Frame, instruction: Instruction) -> None:
 def list_to_tuple(frame: Frame, instruction: Instruction) -> None:
     items = frame.pop()
     assert isinstance(items, ListVariable)
-    unroll_copy(frame.tx, items)
+    limit_copy(frame.tx, items)
     frame.push(TupleVariable(items.items.lazy()))
 
 
@@ -104,7 +99,7 @@ def list_append(frame: Frame, instruction: Instruction) -> None:
 @opcode("LIST_EXTEND")
 def list_extend(frame: Frame, instruction: Instruction) -> None:
     added = frame.pop()
-    unroll_copy(frame.tx, added)
+    limit_copy(frame.tx, added)
     items = unpack_lazy(frame.tx, added)
     container = under_construction(frame, instruction.argval)
     container.items.extend(items)
@@ -113,7 +108,7 @@ def list_extend(frame: Frame, instruction: Instruction) -> None:
 @opcode("SET_ADD")
 def set_add(frame: Frame, instruction: Instruction) -> None:
     item = frame.pop()
-    set_order.add(under_construction(frame, instruction.argval), hash_key(frame, item))
+    set_order.add(under_construction(frame, instruction.argval), expect_key(frame.tx, item))
 
 
 @opcode("SET_UPDATE")
@@ -126,7 +121,7 @@ def set_update(frame: Frame, instruction: Instruction) -> None:
 def map_add(frame: Frame, instruction: Instruction) -> None:
     value, key = frame.pop_lazy(), frame.pop()
     container = under_construction(frame, instruction.argval)
-    container.items[hash_key(frame, key)] = value
+    container.items[expect_key(frame.tx, key)] = value
 
 
 @opcode("DICT_UPDATE", "DICT_MERGE")

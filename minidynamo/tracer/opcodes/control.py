@@ -17,7 +17,7 @@ from typing import Any
 from minidynamo.bytecode.instructions import Instruction
 from minidynamo.tracer.frames.generators import GeneratorVariable, send
 from minidynamo.tracer.frames.interpreter import Frame
-from minidynamo.tracer.frames.runtime_asserts import expected as expected_truth
+from minidynamo.tracer.frames.runtime_asserts import assert_truth
 from minidynamo.tracer.lazy.lazy_value import is_none, next_lazy, truth
 from minidynamo.tracer.opcodes.table import opcode
 from minidynamo.tracer.records.constants import from_constant
@@ -34,7 +34,7 @@ def _jump_if(*names: str, expected: bool) -> None:
     @opcode(*names)
     def pop_jump(frame: Frame, instruction: Instruction) -> None:
         condition = frame.pop_lazy()
-        known = expected_truth(frame, condition, instruction, expected)
+        known = assert_truth(frame, condition, instruction, expected)
         if (truth(frame.tx, condition) if known is None else known) is expected:
             frame.jump(instruction.target)
 
@@ -203,9 +203,9 @@ def attributes_of_class(
     values = []
     names: tuple[str, ...] = ()
     if positional:
-        own = hasattr(cls, "__match_args__")
-        matches_itself = matches_itself and not own
-        names = cls.__match_args__ if own else ()
+        has_names = hasattr(cls, "__match_args__")
+        matches_itself = matches_itself and not has_names
+        names = cls.__match_args__ if has_names else ()
         if type(names) is not tuple:
             raise TypeError(f"{cls.__name__}.__match_args__ must be a tuple (got {type(names).__name__})")
         allowed = 1 if matches_itself else len(names)

@@ -61,8 +61,8 @@ def raise_varargs(frame: Frame, instruction: Instruction) -> None:
         reraise(frame, frame.tx.handled)
     exception = _exception_to_raise(frame, values[0])
     if len(values) == 2:
-        without = isinstance(values[1], ConstantVariable) and values[1].value is None
-        exception.cause = None if without else _exception_to_raise(frame, values[1])
+        has_no_cause = isinstance(values[1], ConstantVariable) and values[1].value is None
+        exception.cause = None if has_no_cause else _exception_to_raise(frame, values[1])
         exception.suppresses_context = True
     frame.tx.raises(exception)
 
@@ -75,7 +75,7 @@ def _exception_to_raise(frame: Frame, value: VariableTracker) -> ExceptionVariab
         frame.tx.break_graph(
             "MD202",
             "the program raises an exception here",
-            why=f"It is {an(value.python_type.__name__)} that was not made while tracing, so Python itself raises it.",
+            why=f"It is {an(value.python_type.__name__)} from outside of the trace, so Python itself raises it.",
         )
     return value
 

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 from minidynamo.bytecode.instructions import NULL_ABOVE_CALLABLE, Instruction
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Constant, Item, Source, global_source
-from minidynamo.tracer.capture.finalizers import record_unbinding
+from minidynamo.tracer.capture.finalizers import VISIBLE_DEATH, record_unbinding
 from minidynamo.tracer.frames.exceptions import catch_raised, without_message
 from minidynamo.tracer.frames.interpreter import NULL, Frame, Tracer
 from minidynamo.tracer.handlers.imports import raise_if_missing
@@ -76,12 +76,12 @@ def load_build_class(frame: Frame, instruction: Instruction) -> None:
 
 def raise_unbound(frame: Frame, name: str) -> NoReturn:
     """Raises the error for a local or closed-over variable without a value."""
-    shown = name.removesuffix(" (local)")
-    without = "where it is not associated with a value"
+    variable = name.removesuffix(" (local)")
+    unbound = "where it is not associated with a value"
     if name in frame.code.co_freevars:
-        message = f"cannot access free variable {shown!r} {without} in enclosing scope"
-        frame.tx.raises(NameError(message), exact=True, name=ConstantVariable(shown))
-    message = f"cannot access local variable {shown!r} {without}"
+        message = f"cannot access free variable {variable!r} {unbound} in enclosing scope"
+        frame.tx.raises(NameError(message), exact=True, name=ConstantVariable(variable))
+    message = f"cannot access local variable {variable!r} {unbound}"
     frame.tx.raises(UnboundLocalError(message), exact=True, name=ConstantVariable(None))
 
 
@@ -154,8 +154,7 @@ def delete_fast(frame: Frame, instruction: Instruction) -> None:
 def _break_if_death_runs_code(frame: Frame, name: str) -> None:
     """Breaks the graph, so that Python drops the value, if its death runs code."""
     if record_unbinding(frame, name):
-        what = "the program drops an object with `__del__`, or with weak references that have callbacks"
-        frame.tx.break_graph("MD206", what, why="The program observes when the object dies.")
+        frame.tx.break_graph("MD206", VISIBLE_DEATH, why="The program observes when the object dies.")
 
 
 # Cells

@@ -11,7 +11,7 @@ from typing import Any
 from minidynamo.bytecode.instructions import NULL_ABOVE_CALLABLE, Instruction
 from minidynamo.tracer.attributes import read_lazy, write_attribute
 from minidynamo.tracer.frames.interpreter import NULL, Frame
-from minidynamo.tracer.frames.runtime_asserts import expected
+from minidynamo.tracer.frames.runtime_asserts import assert_truth
 from minidynamo.tracer.lazy.lazy_value import is_none, truth
 from minidynamo.tracer.opcodes.table import opcode
 from minidynamo.tracer.records.constants import slice_of
@@ -53,7 +53,7 @@ def to_bool(frame: Frame, instruction: Instruction) -> None:
     if isinstance(condition, ItemVariable) and jump.opname == "UNARY_NOT":
         frame.push(condition)  # the graph computes `not`
         return
-    known = expected(frame, condition, jump, "TRUE" in jump.opname) if "_IF_" in jump.opname else None
+    known = assert_truth(frame, condition, jump, "TRUE" in jump.opname) if "_IF_" in jump.opname else None
     frame.push(ConstantVariable(truth(frame.tx, condition) if known is None else known))
 
 

@@ -79,9 +79,9 @@ def sum_(iterable, /, start=0):
 def _extreme(is_better, args, key, default):
     if not args or list(default) not in ([], ["default"]) or (default and len(args) > 1):
         cannot_trace("`min` or `max` with these arguments", "it raises TypeError")
-    given = args if len(args) > 1 else args[0]
-    is_set = issubclass(type(given), (set, frozenset))
-    items = iter(_ranked_items(given) if key is None and is_set else given)
+    iterable = args if len(args) > 1 else args[0]
+    is_set = issubclass(type(iterable), (set, frozenset))
+    items = iter(_ranked_items(iterable) if key is None and is_set else iterable)
     best = next(items, _END)
     if best is _END:
         if not default:

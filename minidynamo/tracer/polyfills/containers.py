@@ -134,9 +134,6 @@ def indices(part, length, /):
     return (*bounds, step)
 
 
-# Loops instead of generator expressions, and no library function inside its own polyfill.
-
-
 def dict_update(self, other=(), /, **kwargs):
     """Updates by the methods of the mapping; a plain dict stores the entries directly."""
     if hasattr(other, "keys"):
@@ -200,10 +197,6 @@ def dict_equal(left, right):
 def ordered_dict_equal(left, right):
     """Returns whether two OrderedDicts are equal, order included."""
     return dict_equal(left, right) and sequence_equal(list(left), list(right))
-
-
-# Loops instead of generator expressions, and no library function inside its own polyfill.
-# ruff: noqa: SIM110
 
 
 def unordered_items(items):
@@ -271,14 +264,14 @@ def _common(self, others):
     """Returns the common items, and the operands as read; of two equal items, the item of the smaller set counts."""
     items, operands = unordered_items(self), []
     for other in others:
-        here = lookup(items)
-        operand = _operand(other) if issubclass(type(other), (set, frozenset, dict)) else _until_found(here, other)
+        left = lookup(items)
+        operand = _operand(other) if issubclass(type(other), (set, frozenset, dict)) else _until_found(left, other)
         operands.append(operand)
-        there = lookup(_all_items(operand))
-        if issubclass(type(other), (set, frozenset)) and len(other) > len(here):
-            items = [item for item in unordered_items(here) if item in there]
+        right = lookup(_all_items(operand))
+        if issubclass(type(other), (set, frozenset)) and len(other) > len(left):
+            items = [item for item in unordered_items(left) if item in right]
         else:
-            items = [item for item in unordered_items(there) if item in here]
+            items = [item for item in unordered_items(right) if item in left]
     return items, operands
 
 

@@ -59,21 +59,21 @@ def broadcast_size(one, other):
     return torch.Size(sizes)
 
 
-_shown: WeakKeyDictionary[object, object] = WeakKeyDictionary()
+_results: WeakKeyDictionary[object, object] = WeakKeyDictionary()
 
 
 def class_attribute(lazy: Any) -> object:
     """Returns the result of `cls.name` for a lazy property; always the same object, because its identity is not
     observed."""
-    if lazy not in _shown:
-        _shown[lazy] = lazy.__get__(None, None)
-    return _shown[lazy]
+    if lazy not in _results:
+        _results[lazy] = lazy.__get__(None, None)
+    return _results[lazy]
 
 
 @registry.function(class_attribute)
 def _on_the_class(tx: Tracer, lazy: VariableTracker) -> VariableTracker:
     value = lazy.value if isinstance(lazy, ObjectVariable) else None
     if not isinstance(value, lazy_property):
-        tx.break_graph("MD211", "a lazy property is made and read from its class", why="Only Python makes it.")
-    shown = class_attribute(value)
-    return tx.wrap(shown, Constant(shown, "lazy_property"))
+        tx.break_graph("MD211", "a lazy property is created and read from its class", why="Only Python creates it.")
+    result = class_attribute(value)
+    return tx.wrap(result, Constant(result, "lazy_property"))

@@ -186,15 +186,15 @@ def zip_longest(*iterables, fillvalue=None):
 
 
 def _rows(columns, fillvalue):
-    left = [True] * len(columns)
+    is_running = [True] * len(columns)
     while True:
         row = []
         for position, column in enumerate(columns):
-            item = next(column, _END) if left[position] else _END
+            item = next(column, _END) if is_running[position] else _END
             if item is _END:
-                left[position] = False
+                is_running[position] = False
             row.append(fillvalue if item is _END else item)
-        if not any(left):
+        if not any(is_running):
             return
         yield tuple(row)
 
@@ -247,15 +247,15 @@ def _groups(source, key):
         value = found
         return True
 
-    def items(mine, target):
+    def items(group, target):
         nonlocal value
-        while number == mine:
+        while number == group:
             if value is _END and not step():
                 return
             if not same_or_equal(target, current):
                 return
-            given, value = value, _END
-            yield given
+            item, value = value, _END
+            yield item
 
     while True:
         number += 1

@@ -117,10 +117,10 @@ def field_names(cls: type) -> tuple[str, ...]:
 def init_names(cls: type) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Returns the parameters of a dataclass's `__init__`, and the parameters that no instance stores."""
     declared = getattr(cls, "__dataclass_fields__").values()  # noqa: B009 (mypy knows no such attribute)
-    taken = [field for field in declared if field.init and field._field_type.name != "_FIELD_CLASSVAR"]
-    variables = [field for field in taken if field._field_type.name == "_FIELD_INITVAR"]
+    parameters = [field for field in declared if field.init and field._field_type.name != "_FIELD_CLASSVAR"]
+    variables = [field for field in parameters if field._field_type.name == "_FIELD_INITVAR"]
     required = [field for field in variables if field.default is dataclasses.MISSING]
-    return tuple(field.name for field in taken), tuple(field.name for field in required)
+    return tuple(field.name for field in parameters), tuple(field.name for field in required)
 
 
 registry.fold(field_names, init_names)

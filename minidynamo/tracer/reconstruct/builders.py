@@ -20,7 +20,7 @@ F = TypeVar("F", bound=Fill)
 K = TypeVar("K", bound=Keep)
 
 BUILDERS: dict[type[VariableTracker], Build] = {}
-# Values that are made empty and filled later, because a value may contain itself.
+# Values that are created empty and filled later, because a value may contain itself.
 FILLERS: dict[type[VariableTracker], tuple[Build, Fill]] = {}
 # Values that copy the items at construction and keep parts of their own.
 KEEPERS: dict[type[VariableTracker], Keep] = {}
@@ -40,7 +40,7 @@ def builds(*trackers: type[VariableTracker], hint: str = "") -> Callable[[B], B]
 
 
 def fills(*trackers: type[VariableTracker], empty: Build) -> Callable[[F], F]:
-    """Registers the decorated function to put the contents into the value that `empty` makes."""
+    """Registers the decorated function to fill the value that `empty` creates."""
 
     def register(fill: F) -> F:
         for tracker in trackers:

@@ -1,4 +1,4 @@
-"""Owns how functions, methods, cells and generators that a program made are rebuilt.
+"""Owns how functions, methods, cells and generators that a program created are rebuilt.
 
 Functions and classes that exist outside the frame are not here: `rebuilder.py` names them."""
 
@@ -94,7 +94,7 @@ def _partial(rebuild: Rebuilder, variable: PartialVariable) -> str:
 
 
 def parts_of_partial(rebuild: Rebuilder, variable: PartialVariable) -> str:
-    """Returns the arguments that make the partial again."""
+    """Returns the arguments that create the partial again."""
     arguments = [rebuild.value(part) for part in (variable.function, *variable.args.items.lazy())]
     arguments += [f"**{BUILDERS[DictVariable](rebuild, variable.keywords)}"] * bool(variable.keywords.items)
     return ", ".join(arguments)
@@ -138,7 +138,7 @@ def _library_iterator(rebuild: Rebuilder, variable: LibraryIterator) -> str:
 
 
 def _arguments(rebuild: Rebuilder, call: GeneratorVariable | LibraryIterator | LibraryCallable) -> str:
-    """Returns the arguments of the call that made a value, for another call."""
+    """Returns the arguments of the call that created a value, for another call."""
     arguments = [rebuild.value(argument) for argument in call.args]
     arguments += [f"{name}={rebuild.value(value)}" for name, value in call.kwargs.items()]
     return ", ".join(arguments)

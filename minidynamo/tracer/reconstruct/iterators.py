@@ -57,16 +57,16 @@ def _sequence_iterator(rebuild: Rebuilder, variable: SequenceIterator) -> str:
     # The position is set after the list has its final contents: list iterators clip it to the length.
     name = rebuild.assign("iterator", text)
     if variable.cls in (type(iter([])), type(reversed([]))):
-        rebuild.late.append(f"{name}.__setstate__({variable.position})")
+        rebuild.final_lines.append(f"{name}.__setstate__({variable.position})")
     else:
-        rebuild.late.append(f"{rebuild.constant(advance)}({name}, {variable.position})")
+        rebuild.final_lines.append(f"{rebuild.constant(advance)}({name}, {variable.position})")
     return name
 
 
 def _iterator_over(rebuild: Rebuilder, cls: type, items: Sequence[VariableTracker]) -> str:
     """Returns a new iterator of the class over the items."""
-    is_new = cls in (*_RANGES, *_TEXTS, type(iter(b"")))  # of constants, all of them made while tracing
-    values: Any = [item.value for item in items if isinstance(item, ConstantVariable)] if is_new else []
+    holds_constants = cls in (*_RANGES, *_TEXTS, type(iter(b"")))
+    values: Any = [item.value for item in items if isinstance(item, ConstantVariable)] if holds_constants else []
     make = iter
     if cls in _RANGES:
         step = values[1] - values[0] if len(values) > 1 else 1
@@ -88,8 +88,8 @@ def _iterator_over(rebuild: Rebuilder, cls: type, items: Sequence[VariableTracke
     return f"{rebuild.constant(make)}({text})"
 
 
-class _RemadeSequence:
-    """The sequence of a `reversed` iterator that is made again; the constructor reads the first length."""
+class _SequenceWithLength:
+    """The sequence of a rebuilt `reversed` iterator: `reversed` reads `length`, later code the real one."""
 
     def __init__(self, sequence: Any, length: int) -> None:
         self.sequence, self.lengths = sequence, [length]
@@ -101,14 +101,14 @@ class _RemadeSequence:
         return self.sequence[position]
 
 
-def _remake_index_iterator(sequence: Any, position: int) -> Iterator[Any]:
+def _index_iterator_at(sequence: Any, position: int) -> Iterator[Any]:
     iterator: Any = iter(sequence)
     iterator.__setstate__(position)
     return iterator  # type: ignore[no-any-return]
 
 
-def _remake_reversed_iterator(sequence: Any, position: int) -> Iterator[Any]:
-    return reversed(_RemadeSequence(sequence, position + 1))
+def _reversed_iterator_at(sequence: Any, position: int) -> Iterator[Any]:
+    return reversed(_SequenceWithLength(sequence, position + 1))
 
 
 @builds(IndexIterator, hint="iterator")
@@ -117,8 +117,8 @@ def _index_iterator(rebuild: Rebuilder, variable: IndexIterator) -> str:
         if variable.cls is reversed:
             return f"{rebuild.constant(reversed)}(())"
         return f"{rebuild.constant(advance)}({rebuild.constant(iter)}({rebuild.constant(NO_ITEMS)}), 1)"
-    remake = _remake_reversed_iterator if variable.cls is reversed else _remake_index_iterator
-    return f"{rebuild.constant(remake)}({rebuild.value(variable.sequence)}, {variable.position})"
+    create = _reversed_iterator_at if variable.cls is reversed else _index_iterator_at
+    return f"{rebuild.constant(create)}({rebuild.value(variable.sequence)}, {variable.position})"
 
 
 @builds(DictIterator, hint="iterator")
@@ -130,8 +130,8 @@ def _dict_iterator(rebuild: Rebuilder, variable: DictIterator) -> str:
         cls = variable.mapping.cls if variable.mapping.cls in kinds else dict
         return f"{make}({rebuild.constant(cls)}(){view})"
     if isinstance(variable.mapping, SetVariable) and variable.mapping.source is None:
-        left = rebuild.values(key.variable for key in variable.keys[variable.position :])
-        return rebuild.assign("iterator", f"{make}([{left}])")
+        remaining = rebuild.values(key.variable for key in variable.keys[variable.position :])
+        return rebuild.assign("iterator", f"{make}([{remaining}])")
     # The dict must have its final contents: the iterator keeps its length.
     if is_external(variable.mapping) and rebuild.side_effects.is_changed(variable.mapping):
         rebuild.lines += refill_once(rebuild, variable.mapping)

@@ -1,4 +1,4 @@
-"""Owns how objects are rebuilt: made by a built-in `__new__`, filled without running code of their class.
+"""Owns how objects are rebuilt: created by a built-in `__new__`, and filled without running code of their class.
 
 The classes' own `__new__`, `__init__` and `__setattr__` are not called here: they were traced, and their effects are in
 the attributes. Also here: torch's context managers, with the state of an open one."""
@@ -34,7 +34,7 @@ from minidynamo.variables.tensors import ArrayVariable, GradFnVariable, HookVari
 
 
 def _bare_object(rebuild: Rebuilder, variable: ObjectVariable) -> str:
-    """Makes a new instance without the class's own `__new__` and `__init__`, which were traced."""
+    """Creates an instance without the class's own `__new__` and `__init__`, which were traced."""
     if variable.value is not None:
         raise cannot_rebuild(variable)
     builtin = next(b for b in variable.cls.__mro__ if isinstance(b.__dict__.get("__new__"), types.BuiltinFunctionType))
@@ -49,7 +49,7 @@ def _bare_object(rebuild: Rebuilder, variable: ObjectVariable) -> str:
 
 
 def _bare_exception(rebuild: Rebuilder, variable: ExceptionVariable) -> str:
-    """Makes a new exception that was not raised: a raised exception has a traceback, which only Python can make."""
+    """Creates an exception that was not raised: a raised exception has a traceback, which only Python can create."""
     if variable.is_raised or variable.args is None:
         raise cannot_rebuild(variable)
     native = rebuild.constant(native_base(variable.cls))

@@ -48,7 +48,7 @@ class Rebuilder:
         #: the statements so far
         self.lines: list[str] = []
         #: statements that run after all effects
-        self.late: list[str] = []
+        self.final_lines: list[str] = []
         #: names bound by the statements
         self.bound: list[str] = []
         self._known = dict(known)
@@ -188,8 +188,8 @@ class Rebuilder:
         """Returns the name of a class that the program creates in each call."""
         if id(new.cls) not in self._new_classes:
             named = [f"{name}={self.value(value)}" for name, value in new.kwargs.items()]
-            made = f"{self.constant(new.make)}({', '.join([*map(self.value, new.args), *named])})"
-            self._new_classes[id(new.cls)] = self.assign(new.cls.__name__, made)
+            call = f"{self.constant(new.make)}({', '.join([*map(self.value, new.args), *named])})"
+            self._new_classes[id(new.cls)] = self.assign(new.cls.__name__, call)
         return self._new_classes[id(new.cls)]
 
 

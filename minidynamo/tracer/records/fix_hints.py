@@ -1,4 +1,5 @@
-"""Owns the hints in diagnostics for library code that breaks the graph: one line of replacement code each.
+"""Owns the hints in diagnostics for library code that breaks the graph: one line of replacement code each; and reasons
+that several files give.
 
 Decides nothing. For all other breaks, the hint is in the code that breaks the graph.
 """
@@ -17,6 +18,7 @@ HINTS_BY_CLASS = {
     "UninitializedBuffer": "Call the lazy module once before it is compiled.",
 }
 
+OPAQUE = "minidynamo passes objects of this class on but cannot look into them."
 CHANGE_OUTSIDE = "Change it outside of the compiled function."
 MAKE_OUTSIDE = "Make it outside of the compiled function, and pass it in."
 COMPILE_CLOSURE = (

@@ -141,8 +141,8 @@ def find_method(cls: type, name: str) -> Handler | None:
             return handler
         if name in vars(owner):
             found = vars(owner)[name]  # maybe a method of another class, such as the `__init__` of a Protocol
-            below = getattr(found, "__objclass__", owner)
-            return METHODS.get((below, name)) if below in owner.__mro__ and found.__name__ == name else None
+            base = getattr(found, "__objclass__", owner)
+            return METHODS.get((base, name)) if base in owner.__mro__ and found.__name__ == name else None
     return None
 
 
@@ -152,7 +152,9 @@ def find_method(cls: type, name: str) -> Handler | None:
 def polyfill(*originals: Callable[..., Any]) -> Callable[[F], F]:
     """Traces the decorated plain Python function wherever the program calls one of `originals`, methods included."""
     identities = _identities(originals)
-    methods = [(one.__objclass__, one.__name__) for one in originals if hasattr(one, "__objclass__")]
+    methods = [
+        (original.__objclass__, original.__name__) for original in originals if hasattr(original, "__objclass__")
+    ]
 
     def register(implementation: F) -> F:
         return _registers(POLYFILLS, identities)(_polyfill_handler(METHODS, methods)(implementation))
@@ -172,7 +174,7 @@ def _polyfill_handler(table: dict[Any, Any], keys: Iterable[Any]) -> Callable[[F
     def register(implementation: F) -> F:
         @_registers(table, keys)
         @accepts_lazy("args", "kwargs")
-        def call_twin(tx: Tracer, /, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
+        def call_polyfill(tx: Tracer, /, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker:
             return tx.call(implementation, args, kwargs, lazy=True)
 
         return implementation

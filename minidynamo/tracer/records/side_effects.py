@@ -122,8 +122,8 @@ class Draw(Effect):
     generator: Source
     #: the call that draws or seeds
     call: Computed
-    #: whether an operation of the graph that may raise came first
-    late: bool
+    #: whether eager might not reach the call: an operation of the graph that may raise came first
+    may_be_skipped: bool
 
 
 class StandIn(NamedTuple):
@@ -205,7 +205,7 @@ class SideEffects:
     on_read: Callable[[VariableTracker | None], None]
 
     def __init__(self, fresh: Collection[Source] = ()) -> None:
-        #: sources of the tuple and dict of spread arguments: created by the call itself, so no other code has
+        #: sources of the tuple and dict of starred arguments: created by the call itself, so no other code has
         #: references
         self.fresh = fresh
         self.on_effect = _ignore

@@ -20,7 +20,7 @@ from minidynamo.guards.guard import Guard
 from minidynamo.guards.profile import FrameProfile
 from minidynamo.guards.shapes import Shapes
 from minidynamo.guards.source import Local, Source, is_drawn
-from minidynamo.tracer.graph.written_places import Lookups, Writes
+from minidynamo.tracer.graph.written_memory import Lookups, Writes
 from minidynamo.tracer.records.side_effects import Effect, SideEffects
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import CellVariable
@@ -78,7 +78,7 @@ class FrameRequest:
         """Returns the source of a slot."""
         return Local(self.parameters.get(slot, slot))
 
-    def spread(self) -> frozenset[Source]:
+    def starred(self) -> frozenset[Source]:
         """Returns the sources of the `*` and `**` parameters of a called function."""
         names = () if self.index else starred_parameters(self.code)
         return frozenset(self.local(name) for name in names)
@@ -195,7 +195,7 @@ class TracedFrame:
     #: slots that may be cleared before the graph runs, because the program clears them later
     early_clears: tuple[EarlyClear, ...] = ()
     #: the sizes of the tensors that the frame writes to external containers
-    left_behind: FrameProfile = field(default_factory=FrameProfile)
+    written_sizes: FrameProfile = field(default_factory=FrameProfile)
 
     def all_guards(self) -> Sequence[Guard]:
         """Returns the guards, including the decisions of the tracer and, after compilation, of the backend on sizes and

@@ -1,7 +1,7 @@
 """Owns the classification of an error of a graph: an error of the program, of a signal handler, or of the backend.
 
-A frame whose graph has failed runs again eagerly. An error of the program then occurs again. An error without
-repetition is a failure of the backend or of generated code, and is reported. `rollback.py` restores the values of the
+A frame whose graph has failed runs again eagerly. An error of the program then occurs again. An error that does not
+occur again is a failure of the backend or of generated code, and is reported. `rollback.py` restores the values of the
 frame, or, after writes that cannot be undone, keeps the written memory (`KeptMemory`).
 """
 
@@ -28,11 +28,10 @@ CHECK_FAILED = "the program raises an error here"
 
 
 class KeptMemory:
-    """The contents of tensors when a graph raised `error`, and the versions from before the graph, which the second run
-    counts on.
+    """The contents of tensors when a graph raised `error`, and the version counters from before the graph.
 
-    The second run repeats the effects on Python objects up to the error, as eager has them; no effect may depend on the
-    contents.
+    The second run starts with these counters. It repeats the effects on Python objects up to the error, as in eager; no
+    effect may depend on the contents. Afterwards, the tensors have these contents again.
     """
 
     def __init__(self, tensors: Sequence[torch.Tensor], versions: Sequence[int | None], error: Exception) -> None:
@@ -50,10 +49,10 @@ class KeptMemory:
             function(values)
             raise error
         finally:
-            self._put_back()
+            self._restore()
             del error  # it would be part of a reference cycle
 
-    def _put_back(self) -> None:
+    def _restore(self) -> None:
         with torch.inference_mode():
             for storage, contents in self._contents:
                 storage.copy_(contents)
@@ -69,7 +68,7 @@ class Failure:
     text: str
     #: the lines of the program that raised, where known
     lines: tuple[str, ...] = ()
-    #: the contents of overwritten memory, if the rerun must not change them; then the call raises in any case
+    #: the contents of overwritten memory, if the rerun must not change them; the call then raises after the rerun
     kept: KeptMemory | None = None
 
     @property
@@ -110,8 +109,8 @@ def rerunner(
         return result
 
     def judge(kinds: list[type[BaseException]], failure: Failure) -> None:
-        is_the_programs = kinds or may_handle if failure.is_check else failure.kind in kinds
-        if not is_the_programs:
+        is_of_program = kinds or may_handle if failure.is_check else failure.kind in kinds
+        if not is_of_program:
             failed(failure)
 
     return run_again
@@ -144,10 +143,10 @@ def _recording(kinds: list[type[BaseException]], failure: Failure) -> Iterator[N
 def is_from_signal_handler(error: BaseException) -> bool:
     """Returns whether a signal handler raised the error. Python passes the interrupted frame to a signal handler."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    return any(_is_given(inner, outer) for outer, inner in itertools.pairwise(frames))
+    return any(_is_argument_of(inner, outer) for outer, inner in itertools.pairwise(frames))
 
 
-def _is_given(frame: types.FrameType, other: types.FrameType) -> bool:
+def _is_argument_of(frame: types.FrameType, other: types.FrameType) -> bool:
     """Returns whether an argument of a frame is the frame `other`."""
     code = frame.f_code
     count = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & 0x04)  # *args

@@ -21,7 +21,7 @@ from minidynamo.core import artifacts
 from minidynamo.graph.pytree import leaves
 from minidynamo.graph.saved_tensor_hooks import raised_before_saving
 from minidynamo.guards.values import CONTAINERS
-from minidynamo.tracer.graph.written_places import Places, Writes
+from minidynamo.tracer.graph.written_memory import Writes, WrittenMemory
 from minidynamo.tracer.runtime.graph_failures import KeptMemory, is_from_signal_handler
 
 
@@ -63,7 +63,7 @@ class HeldList:
         list.extend(self._list, [item for item, held in restored if item is not None or held is None])
 
 
-class HeldPlace:
+class HeldItem:
     """A container slot, or an entry of an instance dictionary, that is cleared while the graph runs because the program
     clears it.
 
@@ -94,7 +94,7 @@ class HeldPlace:
             self._remove(self._owner, self._key)
 
 
-class HeldSlot(HeldPlace):
+class HeldSlot(HeldItem):
     """A cleared attribute outside the instance dictionary, or a cleared closure cell."""
 
     @staticmethod
@@ -131,50 +131,50 @@ def _state_of(generator: Any) -> tuple[Callable[[Any], None], Any]:
 class Overwritten:
     """The external memory that a graph is about to overwrite, with a copy of its contents.
 
-    `sure`: the graph cannot raise for any data, so nothing is copied.
+    `cannot_raise`: no data makes the graph raise, so nothing is copied.
     """
 
-    def __init__(self, writes: Writes, args: list[Any], sure: bool = False) -> None:
+    def __init__(self, writes: Writes, args: list[Any], cannot_raise: bool = False) -> None:
         args = [args[k] for k in writes.positions]
         self._writes = writes
-        #: the contents at the time of an error, if the rerun may not change them
+        #: the contents at the time of an error, if the rerun must not change them
         self.kept: KeptMemory | None = None
-        self.can_be_put_back = writes.can_roll_back and not sure
+        self.can_be_restored = writes.can_roll_back and not cannot_raise
         with torch.inference_mode():
             try:
                 self._find = writes.find
-                places = self._read(args)
+                memory = self._read(args)
             except Exception:  # a position does not exist: the graph raises the error
-                self._find = writes.find_memories
-                places = self._read(args)
-        self._tensors = [HeldTensor(tensor) for tensor in places.tensors]
-        self._versions = list(map(compat.version_of, places.tensors))
-        if self.can_be_put_back:
+                self._find = writes.find_all_memory
+                memory = self._read(args)
+        self._tensors = [HeldTensor(tensor) for tensor in memory.tensors]
+        self._versions = list(map(compat.version_of, memory.tensors))
+        if self.can_be_restored:
             self._args = [_each(weakly_held, arg) for arg in args]
-            self._layouts = list(map(_layout_of, places.tensors))
-            self._sizes = [tensor.untyped_storage().nbytes() for tensor in places.tensors]
+            self._layouts = list(map(_layout_of, memory.tensors))
+            self._sizes = [tensor.untyped_storage().nbytes() for tensor in memory.tensors]
             # A history has the same Python object as long as a reference to the object exists.
-            self._histories = list(map(compat.function_of, places.tensors))
-            self._moved = [(HeldTensor(tensor), tensor.detach()) for tensor in places.moved]
+            self._histories = list(map(compat.function_of, memory.tensors))
+            self._moved = [(HeldTensor(tensor), tensor.detach()) for tensor in memory.moved]
 
-    def _read(self, args: list[Any]) -> Places:
-        places = self._find(*args)
-        if self.can_be_put_back:
-            self._kept = [whole.clone() for whole in places.wholes], [part.read(*part.where) for part in places.parts]
-        return places
+    def _read(self, args: list[Any]) -> WrittenMemory:
+        memory = self._find(*args)
+        if self.can_be_restored:
+            self._kept = [view.clone() for view in memory.views], [part.read(*part.where) for part in memory.parts]
+        return memory
 
     def keep(self, error: Exception) -> KeptMemory | None:
-        """Returns the present contents of the memory, for a rerun; None if a tensor has died, or without space."""
+        """Copies the present contents of the memory, for a rerun; None if a tensor has died, or space is lacking."""
         tensors = [tensor for held in self._tensors if (tensor := held()) is not None]
         if len(tensors) == len(self._tensors):
             with contextlib.suppress(RuntimeError, MemoryError):
                 self.kept = KeptMemory(tensors, self._versions, error)
         return self.kept
 
-    def put_back(self) -> str:
-        """Restores everything, and returns "". If restoring is impossible, changes nothing and returns the reason."""
+    def restore(self) -> str:
+        """Restores the memory and returns ""; if that is impossible, changes nothing and returns the reason."""
         tensors = [tensor for held in self._tensors if (tensor := held()) is not None]
-        if not self.can_be_put_back:
+        if not self.can_be_restored:
             unwritten = len(tensors) == len(self._tensors) and None not in self._versions
             unwritten = unwritten and [tensor._version for tensor in tensors] == self._versions
             unwritten = unwritten and self._writes.are_counted
@@ -193,10 +193,10 @@ class Overwritten:
                     storage.resize_(nbytes)
                 if _layout_of(tensor) != layout:
                     tensor.as_strided_(*layout)
-            places, (wholes, parts) = self._find(*args), self._kept
-            for whole, values in zip(places.wholes, wholes):
-                whole.copy_(values)
-            for part, values in zip(places.parts, parts):
+            memory, (views, parts) = self._find(*args), self._kept
+            for view, values in zip(memory.views, views):
+                view.copy_(values)
+            for part, values in zip(memory.parts, parts):
                 part.write(*part.where, values)
         counted = [(tensor, version) for tensor, version in zip(tensors, self._versions) if version is not None]
         compat.set_versions([tensor for tensor, _ in counted], [version for _, version in counted])
@@ -230,7 +230,7 @@ def revive(
     error: BaseException,
     held: list[Any],
     lost: str = "",
-    taken: list[HeldList | HeldPlace] = [],  # noqa: B006
+    taken: list[HeldList | HeldItem] = [],  # noqa: B006
     overwritten: Overwritten | None = None,
     random: RandomStates = [],  # noqa: B006
     drawn: DrawnStates = [],  # noqa: B006
@@ -246,22 +246,22 @@ def revive(
     `repeats`: if overwritten memory cannot be restored, the rerun may start from the present contents.
     """
     if not isinstance(error, Exception) or is_from_signal_handler(error):
-        for one in taken:
-            one.refill()
+        for cleared in taken:
+            cleared.refill()
         return None
     values = [_restored(value) for value in held]
     reason = ""
-    freed = any(value is None and type(was) is HeldTensor for value, was in zip(values, held))
-    if freed or not all(one.is_alive() for one in taken):
+    freed = any(value is None and type(holder) is HeldTensor for value, holder in zip(values, held))
+    if freed or not all(cleared.is_alive() for cleared in taken):
         reason = "an argument has already been freed"
     elif compat.has_saved_tensor_hooks() and not raised_before_saving(error):
         reason = "hooks have seen the tensors that were saved"
     elif overwritten is not None:
-        reason = overwritten.put_back()
-        if repeats and not overwritten.can_be_put_back and reason and overwritten.keep(error) is not None:
+        reason = overwritten.restore()
+        if repeats and not overwritten.can_be_restored and reason and overwritten.keep(error) is not None:
             reason = ""
-    for one in taken:
-        one.refill()
+    for cleared in taken:
+        cleared.refill()
     if not reason:
         for generator, before in random:
             generator.set_state(before.get_state())

@@ -53,7 +53,7 @@ def _function(graph: OutputGraph, value: types.FunctionType, source: Source) -> 
         if _names_globals(value.__code__):
             graph.guard(Attr(source, "__globals__"), GuardKind.IDENTITY, value.__globals__)
     variable = FunctionVariable(value, source=source)
-    graph.values.remember(value, variable)
+    graph.values.record_object(value, variable)
     return variable
 
 
@@ -77,8 +77,8 @@ def _is_plain_closure(value: types.FunctionType) -> bool:
 
 def _names_globals(code: types.CodeType) -> bool:
     """Returns whether a function, or a function defined in it, reads globals of its module."""
-    own = any(instruction.opname.endswith(("_GLOBAL", "_NAME")) for instruction in decode(code))
-    return own or any(_names_globals(inner) for inner in code.co_consts if isinstance(inner, types.CodeType))
+    names_any = any(instruction.opname.endswith(("_GLOBAL", "_NAME")) for instruction in decode(code))
+    return names_any or any(_names_globals(inner) for inner in code.co_consts if isinstance(inner, types.CodeType))
 
 
 @wrapper(types.MethodType)
@@ -86,7 +86,7 @@ def _method(graph: OutputGraph, value: types.MethodType, source: Source) -> Vari
     graph.guard(source, GuardKind.TYPE, types.MethodType)
     function = wrap(graph, value.__func__, Attr(source, "__func__"))
     variable = MethodVariable(function, wrap(graph, value.__self__, Attr(source, "__self__")), source=source)
-    graph.values.remember(value, variable)
+    graph.values.record_object(value, variable)
     return variable
 
 
@@ -97,7 +97,7 @@ def _built_in(graph: OutputGraph, value: Any, source: Source) -> VariableTracker
     graph.guard(source, GuardKind.TYPE, type(value))
     graph.guard(Attr(source, "__name__"), GuardKind.EQUALS, value.__name__)
     variable = BoundBuiltin(wrap(graph, value.__self__, Attr(source, "__self__")), value.__name__, source=source)
-    graph.values.remember(value, variable)
+    graph.values.record_object(value, variable)
     return variable
 
 
@@ -115,7 +115,7 @@ def _partial(graph: OutputGraph, value: functools.partial[Any], source: Source) 
     variable = _parts_of_partial(graph, value, source)
     if variable is None:
         return opaque(graph, value, source)
-    graph.values.remember(value, variable)
+    graph.values.record_object(value, variable)
     return variable
 
 
@@ -141,5 +141,5 @@ def _parts_of_partial(graph: OutputGraph, value: functools.partial[Any], source:
 @wrapper(types.CellType)
 def _cell(graph: OutputGraph, value: types.CellType, source: Source) -> VariableTracker:
     variable = CellVariable(None, value, source=source)
-    graph.values.remember(value, variable)
+    graph.values.record_object(value, variable)
     return variable

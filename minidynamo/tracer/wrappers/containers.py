@@ -125,7 +125,7 @@ def _list(graph: OutputGraph, value: list[Any], source: Source) -> VariableTrack
         return opaque(graph, value, source)
     graph.guard(source, GuardKind.TYPE, type(value))
     variable = ListVariable([], source=source)
-    graph.values.remember(value, variable)
+    graph.values.record_object(value, variable)
     at_once = graph.inputs.is_argument(source) and _is_list_of_tensors(value, graph.inputs.is_donated(source))
     wrap_all = functools.partial(_list_input, graph, value, variable, source) if at_once else None
     if at_once and not graph.inputs.is_donated(source):
@@ -169,7 +169,7 @@ def _deque(graph: OutputGraph, value: collections.deque[Any], source: Source) ->
     graph.guard(Attr(source, "maxlen"), GuardKind.EQUALS, value.maxlen)
     items = _elements(graph, value, source, collections.deque)
     variable = ListVariable(items, collections.deque, maxlen=value.maxlen, source=source)
-    graph.values.remember(value, variable)
+    graph.values.record_object(value, variable)
     return variable
 
 
@@ -195,7 +195,7 @@ def _tuple(graph: OutputGraph, value: tuple[Any, ...], source: Source) -> Variab
         return _tuple_subclass(graph, value, source)
     guard_names(graph, type(value))  # a namedtuple is no longer plain if its class gets a special method
     variable = TupleVariable(_items(graph, value, source), type(value), source=source)
-    graph.values.remember(value, variable)
+    graph.values.record_object(value, variable)
     return variable
 
 
@@ -225,7 +225,7 @@ def _tuple_subclass(graph: OutputGraph, value: tuple[Any, ...], source: Source) 
 def _structure(graph: OutputGraph, value: tuple[Any, ...], source: Source) -> VariableTracker:
     """Wraps the result of `torch.max(x, 1)` and similar functions: a tuple made in C whose items have names."""
     variable = TupleVariable(_items(graph, value, source), type(value), source=source)
-    graph.values.remember(value, variable)
+    graph.values.record_object(value, variable)
     return variable
 
 
@@ -265,7 +265,7 @@ def _dict(graph: OutputGraph, value: Any, source: Source) -> VariableTracker:
     storage = DictVariable({}, storage_class(cls), source=source)
     storage.attributes = instance_dict(value) if builtin else None
     variable: VariableTracker = storage if builtin else ObjectVariable(value, cls, storage, source=source)
-    graph.values.remember(value, variable)
+    graph.values.record_object(value, variable)
     if has_hook_ids:
         storage.items = _hook_entries(graph, value, source, raw)
     else:
@@ -367,7 +367,7 @@ def _set(graph: OutputGraph, value: Any, source: Source) -> VariableTracker:
     if not all(map(is_key, items)):
         return opaque(graph, value, source)
     variable = SetVariable(_members(graph, value, source, items, type(value)), type(value), value, source=source)
-    graph.values.remember(value, variable)
+    graph.values.record_object(value, variable)
     return variable
 
 

@@ -67,7 +67,7 @@ def _instance(graph: OutputGraph, value: object, source: Source, is_plain: bool)
             return opaque(graph, value, source)
     graph.guard(source, GuardKind.TYPE, cls)
     guard_names(graph, cls)
-    graph.values.remember(value, variable)
+    graph.values.record_object(value, variable)
     return variable
 
 
@@ -93,14 +93,14 @@ def _module(graph: OutputGraph, value: torch.nn.Module, source: Source) -> Varia
         return opaque(graph, value, source)
     graph.guard(source, GuardKind.TYPE, type(value))
     guard_names(graph, type(value))
-    graph.values.remember(value, variable)
+    graph.values.record_object(value, variable)
     return variable
 
 
 def opaque(graph: OutputGraph, value: object, source: Source) -> VariableTracker:
     graph.guard(source, GuardKind.TYPE, type(value))
     variable = OpaqueVariable(value, source=source)
-    graph.values.remember(value, variable)
+    graph.values.record_object(value, variable)
     return variable
 
 
@@ -108,7 +108,7 @@ def instance_of_subclass(graph: OutputGraph, value: object, source: Source) -> O
     graph.guard(source, GuardKind.TYPE, type(value))
     guard_names(graph, type(value))
     variable = ObjectVariable(value, type(value), source=source)
-    graph.values.remember(value, variable)
+    graph.values.record_object(value, variable)
     return variable
 
 
@@ -135,7 +135,7 @@ def _class(graph: OutputGraph, value: type, source: Source) -> VariableTracker:
 def _weak_reference(graph: OutputGraph, value: weakref.ref[Any], source: Source) -> VariableTracker:
     graph.guard(source, GuardKind.TYPE, weakref.ref)
     variable = WeakReferenceVariable(value, source=source)
-    graph.values.remember(value, variable)
+    graph.values.record_object(value, variable)
     return variable
 
 

@@ -57,7 +57,9 @@ def test_with_pending_effects_the_frame_runs_again_as_written() -> None:
 def test_a_frame_with_handlers_runs_again_so_that_they_see_the_error() -> None:
     frame = FrameBuilder()
     traced = frame.returns(frame.op(torch.neg, frame.tensor("x")))
-    residual = frame.print(traced, graph=_failing, rerun=RerunOptions(run=lambda boxed: "handled", wanted=True))
+    residual = frame.print(
+        traced, graph=_failing, rerun=RerunOptions(run=lambda boxed: "handled", even_without_effects=True)
+    )
     x = ones()
     assert residual.body([x]) == "handled"
 

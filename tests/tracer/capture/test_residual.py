@@ -196,7 +196,7 @@ def printed(*, keeps: bool) -> tuple[str, list[str], Namespace]:
     call = Computed("{0}({1}, 0, 1)", (uniform, generator))
     names = Namespace(["m", "drawn_0", "drawn_1"])
     reader = Reader(names)
-    draws = [Draw(Drawn(f"drawn_{number}"), generator, call, late=False) for number in range(2)]
+    draws = [Draw(Drawn(f"drawn_{number}"), generator, call, may_be_skipped=False) for number in range(2)]
     before, lines = print_draws(draws, reader, names, keeps=keeps)
     return before, reader.finished(lines), names
 

@@ -4,7 +4,7 @@ import pytest
 
 from minidynamo.errors import Diagnostic
 from minidynamo.tracer.frames import exceptions
-from minidynamo.tracer.frames.exceptions import can_make, catch_raised, description, made, without_message
+from minidynamo.tracer.frames.exceptions import can_make, catch_raised, description, exception_with, without_message
 from minidynamo.tracer.frames.interpreter import Raised, set_context
 from minidynamo.variables.base import ConstantVariable
 from minidynamo.variables.tensors import TensorVariable
@@ -35,13 +35,13 @@ def test_which_exceptions_can_be_made():
 
 def test_description():
     assert description(ValueError("first\nsecond")) == "ValueError: first"
-    assert description(made(Own, ConstantVariable("key"))) == "Own: key"
-    assert description(made(Own, TensorVariable(None, None))) == "Own"
+    assert description(exception_with(Own, ConstantVariable("key"))) == "Own: key"
+    assert description(exception_with(Own, TensorVariable(None, None))) == "Own"
     assert description(without_message(Own)) == "Own"
 
 
 def test_the_chain_of_contexts_has_no_circle():
-    first, second, third = made(Own), made(Own), made(Own)
+    first, second, third = exception_with(Own), exception_with(Own), exception_with(Own)
     set_context(second, first)
     set_context(third, second)
     set_context(first, third)
@@ -53,7 +53,7 @@ def test_the_chain_of_contexts_has_no_circle():
 
 def test_caught():
     def throw():
-        raise Raised(made(Own), Diagnostic("MD202", "here"), in_callee=False)
+        raise Raised(exception_with(Own), Diagnostic("MD202", "here"), in_callee=False)
 
     seen = []
     assert catch_raised(LookupError, throw, seen.append) is None

@@ -56,19 +56,19 @@ def test_of_inference_tensors_writes_are_not_counted():
 @pytest.mark.parametrize("requires_grad", [False, True])
 def test_computed_ones_have_a_history_and_parts_are_leaves(requires_grad):
     fakes, x = fakes_of(torch.ones(2, 3))
-    computed, part = fakes.computed(x, requires_grad), fakes.part(x, 0, requires_grad)
+    computed, part = fakes.result_like(x, requires_grad), fakes.leaf_like(x, 0, requires_grad)
     assert (computed.shape, computed.requires_grad, computed.grad_fn is not None) == (
         (2, 3),
         requires_grad,
         requires_grad,
     )
     assert (part.shape, part.requires_grad, part.is_leaf) == ((3,), requires_grad, True)
-    assert fakes.part(x, None, requires_grad).shape == (2, 3)
+    assert fakes.leaf_like(x, None, requires_grad).shape == (2, 3)
 
 
 def test_integers_never_require_grad():
     fakes, x = fakes_of(torch.ones(2, dtype=torch.int64))
-    assert not fakes.part(x, None, True).requires_grad
+    assert not fakes.leaf_like(x, None, True).requires_grad
 
 
 def test_tensors_are_found_in_order():

@@ -28,8 +28,8 @@ class Thing:
 def test_a_remembered_object_is_known_by_identity_and_by_its_place():
     values, thing = KnownValues(), Thing()
     variable = ObjectVariable(thing, Thing, source=X)
-    values.remember(thing, variable)
-    values.record(Y, variable)
+    values.record_object(thing, variable)
+    values.record_at(Y, variable)
     assert values.of(thing) is values.at(X) is values.at(Y) is variable
     assert values.of(Thing()) is None and values.at(Local("z")) is None
 
@@ -37,14 +37,14 @@ def test_a_remembered_object_is_known_by_identity_and_by_its_place():
 def test_the_id_of_a_remembered_object_stays_its_own():
     values = KnownValues()
     for _ in range(20):
-        values.remember(thing := Thing(), OpaqueVariable(thing))
+        values.record_object(thing := Thing(), OpaqueVariable(thing))
         del thing
     assert all(values.of(Thing()) is None for _ in range(20))
 
 
 def test_constants_are_known_by_their_place_alone():
     values = KnownValues()
-    values.record(X, ConstantVariable(3, source=X))
+    values.record_at(X, ConstantVariable(3, source=X))
     assert values.at(X) and values.of(3) is None and values.external_values() == []
 
 
@@ -52,7 +52,7 @@ def test_what_lives_outside_is_listed_once_and_in_order():
     values, first, second, made = KnownValues(), Thing(), Thing(), Thing()
     one, two = ObjectVariable(first, Thing, source=X), ObjectVariable(second, Thing, source=Y)
     for value, variable in ((second, two), (first, one), (second, two), (made, ObjectVariable(made, Thing))):
-        values.remember(value, variable)
+        values.record_object(value, variable)
     assert values.external_values() == [two, one]
 
 
@@ -63,13 +63,13 @@ def test_a_namespace_has_one_owner():
     assert values.claim_namespace(namespace, other) is owner
     assert values.owner_of(namespace) is owner and values.owner_of({}) is None
     plain, known = {}, DictVariable({}, source=Y)
-    values.remember(plain, known)
+    values.record_object(plain, known)
     assert values.claim_namespace(plain, owner) is known
 
 
 def test_nothing_is_known_behind_the_end():
     values, thing = KnownValues(), Thing()
-    values.remember(thing, ObjectVariable(thing, Thing, source=X))
+    values.record_object(thing, ObjectVariable(thing, Thing, source=X))
     values.forget()
     assert values.of(thing) is None and values.at(X) is None and values.external_values() == []
 
@@ -89,7 +89,7 @@ def test_placeholders_are_named_after_their_places_and_stand_in_front():
 
 
 def test_arguments_are_locals_and_items_of_the_starred_ones():
-    graph = made(spread=frozenset([Local("args")]))
+    graph = made(starred=frozenset([Local("args")]))
     assert graph.inputs.is_argument(Local("x")) and graph.inputs.is_argument(Item(Local("args"), 0))
     assert not graph.inputs.is_argument(Item(Local("x"), 0)) and not graph.inputs.is_argument(Attr(Local("x"), "y"))
 
@@ -115,7 +115,7 @@ def test_an_example_shows_the_input_as_it_arrives(change):
 
 def list_of(graph, value):
     variable = ListVariable([], source=Local("xs"))
-    graph.values.remember(value, variable)
+    graph.values.record_object(value, variable)
     variable.items = graph.inputs.list_of_tensors(value, variable, {})
     variable.original = tuple(variable.items)
     return variable

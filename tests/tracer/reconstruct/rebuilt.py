@@ -42,7 +42,7 @@ def rebuilt(*roots: VariableTracker, effects: SideEffects | None = None, **outsi
     names = Namespace(outside)
     rebuild = Rebuilder(names, effects or SideEffects(), {XS: "xs"}, roots)
     texts = [rebuild.value(root) for root in roots]
-    lines = [*rebuild.lines, *rebuild.late, f"result = ({', '.join(texts)},)"]
+    lines = [*rebuild.lines, *rebuild.final_lines, f"result = ({', '.join(texts)},)"]
     local_variables = dict(outside)
     exec("\n".join(lines), dict(names.values), local_variables)
     result = local_variables["result"]

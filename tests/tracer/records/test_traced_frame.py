@@ -26,8 +26,8 @@ def test_slots_arrive_under_their_own_names_or_those_of_the_program():
 
 
 def test_further_arguments_arrive_spread_in_a_call_alone():
-    assert FrameRequest(f.__code__, {}, {}).spread() == {Local("args"), Local("kwargs")}
-    assert not FrameRequest(f.__code__, {}, {}, index=2).spread()
+    assert FrameRequest(f.__code__, {}, {}).starred() == {Local("args"), Local("kwargs")}
+    assert not FrameRequest(f.__code__, {}, {}, index=2).starred()
 
 
 def test_a_frame_is_called_as_the_user_knows_it():
@@ -47,7 +47,7 @@ def test_no_guard_reads_a_number_that_is_drawn_behind_it() -> None:
     frame = FrameBuilder()
     traced = frame.returns(frame.op(torch.neg, frame.tensor("x")))
     drawn = Drawn("drawn_0")
-    traced.side_effects.draw(Draw(drawn, Local("m"), Computed("{0}.random()", (Local("m"),)), late=False))
+    traced.side_effects.draw(Draw(drawn, Local("m"), Computed("{0}.random()", (Local("m"),)), may_be_skipped=False))
     guard = Guard(Computed("{0} < 1", (drawn,)), GuardKind.RELATION, True)
     assert dataclasses.replace(traced, guards=(Guard(Local("m"), GuardKind.TYPE, int),)).all_guards()
     with pytest.raises(InternalError, match="decides by a random number"):

@@ -13,10 +13,10 @@ import torch
 
 from benchmarks.memory import peak_bytes
 from minidynamo.compat import memory_of
-from minidynamo.tracer.graph.written_places import Writes, find_writes
+from minidynamo.tracer.graph.written_memory import Writes, find_writes
 from minidynamo.tracer.runtime.rollback import (
+    HeldItem,
     HeldList,
-    HeldPlace,
     HeldSlot,
     Overwritten,
     firmly_held,
@@ -67,7 +67,7 @@ def filled_slots(x: torch.Tensor) -> Slots:
 
 
 @pytest.mark.parametrize("is_removed", [True, False])
-@pytest.mark.parametrize("how, make", [(HeldPlace, lambda x: {"x": x}), (HeldSlot, filled_slots)])
+@pytest.mark.parametrize("how, make", [(HeldItem, lambda x: {"x": x}), (HeldSlot, filled_slots)])
 def test_a_place_gets_its_tensor_back_or_is_left_as_the_program_leaves_it(
     how: Any, make: Callable[[torch.Tensor], Any], is_removed: bool
 ) -> None:

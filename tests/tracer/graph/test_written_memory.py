@@ -1,4 +1,4 @@
-"""Tests of minidynamo/tracer/graph/written_places.py: the written regions, their extent, programs without a saved
+"""Tests of minidynamo/tracer/graph/written_memory.py: the written regions, their extent, programs without a saved
 region, and the positions that operations look up."""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from minidynamo.guards.source import Local
 from minidynamo.tracer.graph.dead_code import may_raise
 from minidynamo.tracer.graph.output_graph import OutputGraph
-from minidynamo.tracer.graph.written_places import positions_of
+from minidynamo.tracer.graph.written_memory import positions_of
 from minidynamo.variables.base import ConstantVariable
 
 C = ConstantVariable
@@ -54,9 +54,9 @@ def kept(program):
     """Returns the names of the written tensors, and the saved part of a program with one more raising operation."""
     program.emit(torch.linalg.cholesky, program["m"])
     writes = program.writes()
-    places = writes.find(*program.given(writes))
-    names = [name for tensor in places.tensors for name, value in program.values.items() if value is tensor]
-    return names, [*places.wholes, *(part.read(*part.where) for part in places.parts)]
+    memory = writes.find(*program.given(writes))
+    names = [name for tensor in memory.tensors for name, value in program.values.items() if value is tensor]
+    return names, [*memory.views, *(part.read(*part.where) for part in memory.parts)]
 
 
 def program():
@@ -83,9 +83,9 @@ def test_nothing_is_kept_where_no_data_can_make_the_graph_raise():
     p.emit("add_", p["x"], C(1))
     writes = p.writes()
     assert not writes.can_roll_back
-    places = writes.find(*p.given(writes))
-    assert places.tensors[0] is p.values["x"] and len(places.tensors) == 1
-    assert not places.wholes and not places.parts
+    memory = writes.find(*p.given(writes))
+    assert memory.tensors[0] is p.values["x"] and len(memory.tensors) == 1
+    assert not memory.views and not memory.parts
 
 
 def test_a_write_to_a_view_keeps_the_view():
@@ -153,7 +153,7 @@ def test_positions_that_do_not_exist_are_for_the_graph_to_tell():
     given = p.given(writes, i=torch.tensor([99]))
     with pytest.raises(IndexError):
         [part.read(*part.where) for part in writes.find(*given).parts]
-    (part,) = writes.find_memories(*given).parts
+    (part,) = writes.find_all_memory(*given).parts
     before = part.read(*part.where)
     p.values["x"].zero_()
     part.write(*part.where, before)

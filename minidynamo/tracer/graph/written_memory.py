@@ -1,9 +1,9 @@
-"""Owns the external memory that a graph writes: small programs find it before the graph runs.
+"""Owns the search for the external memory that a graph writes: small programs find the memory before the graph runs.
 
-With a copy of the memory, the writes of a graph that raises are rolled back (`tracer/runtime/rollback.py`, not here).
-The programs are made only if an operation of the graph may raise an error that depends on data; which operation comes
-first does not matter, since a backend may reorder operations. If positions out of range are the only possible errors,
-another small program checks the positions first. Other errors that depend on data are in `dead_code.py`."""
+The copy of the memory, and the rollback after an error, are not here (`tracer/runtime/rollback.py`). The programs exist
+only if an operation of the graph may raise an error that depends on data, whether before or after the writes: a backend
+may reorder operations. If positions out of range are the only possible errors, another small program checks the
+positions before the graph runs. `dead_code.py` knows which operations may raise."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from minidynamo.graph.autograd_calls import replace_data
 from minidynamo.graph.pytree import leaves, nodes_in
 from minidynamo.graph.storage_resize import UNCOUNTED
 from minidynamo.tracer.graph import dead_code
-from minidynamo.tracer.graph.dead_code import is_torch_function
+from minidynamo.tracer.graph.dead_code import is_torch_function, name_called
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Part:
     where: tuple[Any, ...]
 
 
-def memory(tensor: torch.Tensor) -> Part:
+def whole_memory(tensor: torch.Tensor) -> Part:
     """Returns all of a tensor's memory, even if the tensor shows only a part of it."""
     return Part(lambda owner: owner.clone(), lambda owner, kept: owner.copy_(kept), (tensor.untyped_storage(),))
 
@@ -83,15 +83,15 @@ _RELAYOUT = {*_NAMES.split(), *UNCOUNTED}
 
 
 @dataclass(frozen=True)
-class Places:
+class WrittenMemory:
     """The external memory that a graph writes."""
 
     #: external tensors that are written or moved
     tensors: list[torch.Tensor]
     #: external tensors to which the graph assigns new memory
     moved: list[torch.Tensor]
-    #: views that are written as a whole
-    wholes: list[torch.Tensor]
+    #: views of external tensors that are written completely
+    views: list[torch.Tensor]
     #: parts that are written
     parts: list[Part]
 
@@ -104,33 +104,34 @@ class Writes:
     def __init__(self, finder: _Finder, *, can_roll_back: bool) -> None:
         moved = finder.moved
         tensors = [node for node, where in finder.owners.items() if where in finder.written or node in moved]
-        wholes, parts = finder.places() if can_roll_back else ([], [])
-        #: data may make the graph raise, so the written memory is known; otherwise only the tensors are
+        views, parts = finder.memory() if can_roll_back else ([], [])
+        #: whether the written memory is known, because data may make the graph raise; otherwise the tensors are known
         self.can_roll_back = can_roll_back
         #: torch's version counters show all writes of the graph
         self.are_counted = not moved and all(node.target not in UNCOUNTED for node in finder.by_node)
         #: autograd records a write, which a graph that runs as captured cannot roll back
         self.are_recorded = finder.are_recorded()
         #: every tensor shows the same memory, in the same layout, throughout the graph
-        self.stay = finder.stay
+        self.layouts_stay = finder.layouts_stay
         #: positions of the results, in memory of their own, that depend on the contents of written memory
         self.dependent_results = finder.dependent_results()
-        placeholders = finder.placeholders_of((tensors, wholes, [part.args for part in parts]))
+        placeholders = finder.placeholders_of((tensors, views, [part.args for part in parts]))
         self.positions = [*placeholders.values()]
-        self._precise = _graph_of(placeholders, Places, (tensors, moved, wholes, parts))
+        self._narrow_memory = _graph_of(placeholders, WrittenMemory, (tensors, moved, views, parts))
         if can_roll_back:
-            memories = [_Call(memory, (node,)) for node in tensors]
-            self._safe = _graph_of(placeholders, Places, (tensors, moved, [], memories))
+            memories = [_Call(whole_memory, (node,)) for node in tensors]
+            self._all_memory = _graph_of(placeholders, WrittenMemory, (tensors, moved, [], memories))
 
     @functools.cached_property
-    def find(self) -> Callable[..., Places]:
-        """Returns a program that finds the written memory as narrowly as possible; raises for missing positions."""
-        return _compiled(self._precise)
+    def find(self) -> Callable[..., WrittenMemory]:
+        """Returns a program that finds the written parts of tensors; it raises an error if a position does not
+        exist."""
+        return _compiled(self._narrow_memory)
 
     @functools.cached_property
-    def find_memories(self) -> Callable[..., Places]:
-        """Returns a program that finds the written tensors, each with all of the tensor's memory."""
-        return _compiled(self._safe)
+    def find_all_memory(self) -> Callable[..., WrittenMemory]:
+        """Returns a program that finds all memory of each written tensor; it raises no errors."""
+        return _compiled(self._all_memory)
 
 
 class Lookups:
@@ -148,7 +149,7 @@ class Lookups:
         with torch.inference_mode():
             try:
                 tensors = self._find(*(args[k] for k in self._positions)) if self._ranges else ()
-            except Exception:  # a position of positions is out of range; the graph will raise
+            except Exception:  # positions that are looked up by other positions do not exist; the graph will raise
                 return False
             return all(_are_in_range(tensor, *each) for tensor, each in zip(tensors, self._ranges))
 
@@ -220,15 +221,15 @@ class _Finder:
         self.root = root
         self.fakes = fakes
         self.owners = {node: memory_of(fake) for node, fake in fakes.items()}
-        self.outside = frozenset(self.owners.values())
-        self.by_node = {node: self._written_by(node) & self.outside for node in root.graph.nodes}
+        self.external = frozenset(self.owners.values())
+        self.by_node = {node: self._written_by(node) & self.external for node in root.graph.nodes}
         self.written = frozenset[object]().union(*self.by_node.values())
-        self.known_early: dict[torch.fx.Node, bool] = {}
+        self.early_nodes: dict[torch.fx.Node, bool] = {}
         targets = [node.args[0] for node in root.graph.nodes if node.target is replace_data]
         # Tensors to which the graph assigns new memory (`x.data = y`).
         self.moved = [node for node in dict.fromkeys(targets) if isinstance(node, torch.fx.Node) and node in fakes]
         # Whether each tensor shows the same memory, in the same layout, throughout the graph.
-        self.stay = not self.moved and not any(node.target in _RELAYOUT for node in root.graph.nodes)
+        self.layouts_stay = not self.moved and not any(node.target in _RELAYOUT for node in root.graph.nodes)
 
     def _written_by(self, node: torch.fx.Node) -> frozenset[object]:
         """Returns the memory that a node writes to, directly or in a subgraph."""
@@ -237,31 +238,32 @@ class _Finder:
         modules = [getattr(owner, str(operand.target)) for operand in node.all_input_nodes if operand.op == "get_attr"]
         return written.union(*(self._written_by(inner) for module in modules for inner in module.graph.nodes))
 
-    def places(self) -> tuple[list[torch.fx.Node], list[_Call]]:
-        """Returns the written memory, as narrow as known before the graph runs: views, and parts."""
-        wholes: dict[torch.fx.Node, None] = {}
-        parts: dict[str, _Call] = {node.name: _Call(memory, (node,)) for node in self.moved}
+    def memory(self) -> tuple[list[torch.fx.Node], list[_Call]]:
+        """Returns the written views and parts of tensors; all memory of a tensor if they are unknown before the graph
+        runs."""
+        views: dict[torch.fx.Node, None] = {}
+        parts: dict[str, _Call] = {node.name: _Call(whole_memory, (node,)) for node in self.moved}
         for node, memories in self.by_node.items():
             targets = [operand for operand in node.all_input_nodes if self._memory(operand) in memories]
-            if self.stay and (part := self._part(node)) is not None:
+            if self.layouts_stay and (part := self._part(node)) is not None:
                 parts[repr(part)] = part
-            elif self.stay and memories == {*map(self._memory, targets)} and all(map(self._is_known_early, targets)):
-                wholes |= dict.fromkeys(targets)
+            elif self.layouts_stay and memories == {*map(self._memory, targets)} and all(map(self._is_early, targets)):
+                views |= dict.fromkeys(targets)
             else:
                 owners = [owner for owner, where in self.owners.items() if where in memories]
-                parts |= {owner.name: _Call(memory, (owner,)) for owner in owners}
-        return [*wholes], [*parts.values()]
+                parts |= {owner.name: _Call(whole_memory, (owner,)) for owner in owners}
+        return [*views], [*parts.values()]
 
     def positions(self) -> list[Range] | None:
         """Returns the positions that the graph looks up.
 
         None if a position is unknown before the graph runs, or if the graph can raise for other reasons."""
         found: list[Range] = []
-        if not self.stay:
+        if not self.layouts_stay:
             return None
         for node in filter(dead_code.may_raise, self.root.graph.nodes):
             ranges = positions_of(node)
-            if ranges is None or not all(self._is_known_early(index) for index, _, _ in ranges):
+            if ranges is None or not all(self._is_early(index) for index, _, _ in ranges):
                 return None
             if self._reads_written([index for index, _, _ in ranges]) or self._reads_own_target(node):
                 return None
@@ -286,37 +288,37 @@ class _Finder:
         )
 
     def _part(self, node: torch.fx.Node) -> _Call | None:
-        name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+        name = name_called(node)
         if not self.by_node[node] or name not in _PARTS:
             return None
         part, count = _PARTS[name]
         target, *where = node.args[: 1 + count]
         if len(where) < count or self.by_node[node] != {self._memory(target)}:
             return None
-        known_early = self._are_known_early((target, where)) and not self._reads_written(where)
-        return _Call(part, (target, *where)) if known_early else None
+        is_early = self._are_early((target, where)) and not self._reads_written(where)
+        return _Call(part, (target, *where)) if is_early else None
 
     def _memory(self, node: Any) -> object:
         value = node.meta.get("example_value") if isinstance(node, torch.fx.Node) else None
         return self.owners.get(node) or (memory_of(value) if isinstance(value, torch.Tensor) else None)
 
-    def _are_known_early(self, args: Any) -> bool:
-        """Returns whether arguments can be computed before the graph runs, with little work: views, and positions."""
-        return all(map(self._is_known_early, nodes_in(args)))
+    def _are_early(self, args: Any) -> bool:
+        """Returns whether arguments are cheap to compute before the graph runs: views, and positions."""
+        return all(map(self._is_early, nodes_in(args)))
 
-    def _is_known_early(self, node: torch.fx.Node) -> bool:
-        if node not in self.known_early:
-            self.known_early[node] = node.op == "placeholder" or self._is_computable_early(node)
-        return self.known_early[node]
+    def _is_early(self, node: torch.fx.Node) -> bool:
+        if node not in self.early_nodes:
+            self.early_nodes[node] = node.op == "placeholder" or self._is_computable_early(node)
+        return self.early_nodes[node]
 
     def _is_computable_early(self, node: torch.fx.Node) -> bool:
         computes = node.op == "call_method" or is_torch_function(node.target) or node.target is getattr
         if not computes or node.meta.get("mutates") or node.meta.get("draws"):
             return False
-        if not self._are_known_early((node.args, node.kwargs)):
+        if not self._are_early((node.args, node.kwargs)):
             return False
         value = node.meta.get("example_value")
-        if not isinstance(value, torch.Tensor) or self._memory(node) in self.outside:
+        if not isinstance(value, torch.Tensor) or self._memory(node) in self.external:
             return True
         return not value.dtype.is_floating_point and not self._reads_written((node.args, node.kwargs))
 
@@ -351,8 +353,7 @@ def positions_of(node: torch.fx.Node) -> list[Range] | None:
     """Returns the positions that must exist for an operation to raise nothing.
 
     None if that is unknown, or if errors depend on more than positions."""
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    find = _FINDERS.get(name.rstrip("_"))
+    find = _FINDERS.get(name_called(node).rstrip("_"))
     try:
         ranges = None if find is None else find(*node.args, **node.kwargs)
     except (TypeError, AttributeError, IndexError, KeyError):  # called in an unusual way
