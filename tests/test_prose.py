@@ -20,7 +20,7 @@ FILES = {
     "tests": sorted(path for name in ("tests", "benchmarks", "examples") for path in (ROOT / name).rglob("*.py")),
 }
 MOST_PRONOUNS = 0.06
-MOST_WORDS_OUT = 60
+MOST_WORDS_OUT = 5
 
 
 @functools.cache

@@ -187,7 +187,7 @@ def _change_list(rebuild: Rebuilder, variable: ListVariable, items: LazyList, na
 
 
 def _prepend(rebuild: Rebuilder, variable: ListVariable, items: list[VariableTracker], name: str) -> list[str]:
-    """Returns a statement that puts elements in front of all others."""
+    """Returns a statement that inserts elements before all others."""
     owner = _owner(rebuild, variable)
     if issubclass(variable.cls, collections.deque):
         return [f"{owner}.extendleft({name}, [{rebuild.values(items[::-1])}])"] * bool(items)
