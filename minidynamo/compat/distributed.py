@@ -215,8 +215,8 @@ COLLECTIVES: dict[str, str | None] = {}
 
 
 def _properties(cls: type, *names: str) -> list[typing.Any]:
-    found = (vars(cls).get(name) for name in names)
-    return [each.fget if isinstance(each, property) else each for each in found if each is not None]
+    attributes = (vars(cls).get(name) for name in names)
+    return [each.fget if isinstance(each, property) else each for each in attributes if each is not None]
 
 
 if HAS_DISTRIBUTED:

@@ -26,9 +26,9 @@ COMPILED = "__minidynamo__"
 
 def own_mark(fn: Callable[..., Any], mark: str) -> Any:
     """Returns the mark of `fn` itself, or None: functools.wraps copies marks to functions with further code."""
-    found = vars(fn).get(mark)
+    value = vars(fn).get(mark)
     inner = getattr(vars(fn).get("__wrapped__"), "__dict__", {})
-    return None if found is inner.get(mark) else found
+    return None if value is inner.get(mark) else value
 
 
 def is_graph_function(value: object) -> bool:
@@ -184,10 +184,10 @@ def declare(tensor: torch.Tensor, dim: int, dimension: Dimension) -> None:
 def declared(tensor: torch.Tensor) -> dict[int, Dimension]:
     """Returns the declarations of a tensor by dimension, including declarations by torch's functions."""
     attributes = tensor.__dict__
-    found = dict.fromkeys(attributes.get("_dynamo_dynamic_indices", ()), Dimension(True))
-    found |= dict.fromkeys(attributes.get("_dynamo_static_indices", ()), Dimension(False))
-    found |= attributes.get(_ATTRIBUTE, {})
-    return found
+    declarations = dict.fromkeys(attributes.get("_dynamo_dynamic_indices", ()), Dimension(True))
+    declarations |= dict.fromkeys(attributes.get("_dynamo_static_indices", ()), Dimension(False))
+    declarations |= attributes.get(_ATTRIBUTE, {})
+    return declarations
 
 
 def mark_dynamic(
@@ -223,12 +223,12 @@ def _dimensions(tensor: torch.Tensor, dim: int | Iterable[int] | None) -> list[i
     if not isinstance(tensor, torch.Tensor):
         what = f"only a tensor has dimensions to declare, not {type(tensor).__name__}"
         raise ArgumentError(Diagnostic("MD110", what, fix="Pass the tensor and the number of the dimension."))
-    found: list[Any] = list(dim) if isinstance(dim, Iterable) else [dim]
-    for position in found:
+    positions: list[Any] = list(dim) if isinstance(dim, Iterable) else [dim]
+    for position in positions:
         if not isinstance(position, int) or not -tensor.dim() <= position < tensor.dim():
             what = f"a tensor of {tensor.dim()} dimensions has no dimension {position!r}"
             raise ArgumentError(Diagnostic("MD110", what, fix="Dimensions count from 0, or from -1 for the last one."))
-    return [position % tensor.dim() for position in found]
+    return [position % tensor.dim() for position in positions]
 
 
 for _function in (mark_dynamic, mark_static):

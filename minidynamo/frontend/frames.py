@@ -152,9 +152,9 @@ class RootFrame:
         if name in self.positional:
             position = self.positional.index(name) - len(self.positional) + len(self.defaults)
             return [*lines, f"    {name} = {self.names.defaults}[{position}]"]
-        found = self.names.keyword_defaults
-        missing = [f"    if {name!r} not in {found}:", f"        {self._follow_change()}"]
-        return [*lines, *missing, f"    {name} = {found}[{name!r}]"]
+        keyword_defaults_name = self.names.keyword_defaults
+        missing = [f"    if {name!r} not in {keyword_defaults_name}:", f"        {self._follow_change()}"]
+        return [*lines, *missing, f"    {name} = {keyword_defaults_name}[{name!r}]"]
 
     def call_arguments(self, values: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
         """Returns the arguments of the call that bound `values`, for a function with other defaults."""

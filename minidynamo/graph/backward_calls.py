@@ -69,16 +69,16 @@ def call_node_hook(
     hook: Callable[..., Any], gradients: Sequence[Gradient], *others: Sequence[Gradient]
 ) -> Sequence[Gradient]:
     """Returns the gradients after a hook before or after a node."""
-    found = hook(tuple(gradients), *[tuple(other) for other in others])
-    if found is None:
+    results = hook(tuple(gradients), *[tuple(other) for other in others])
+    if results is None:
         return gradients
-    if isinstance(found, torch.Tensor):
-        found = (found,)
-    if len(found) != len(gradients):
+    if isinstance(results, torch.Tensor):
+        results = (results,)
+    if len(results) != len(gradients):
         name = getattr(hook, "__name__", "<unknown>")
-        counts = f"(got {len(found)}, but expected {len(gradients)})"
+        counts = f"(got {len(results)}, but expected {len(gradients)})"
         raise RuntimeError(f"hook '{name}' has returned an incorrect number of values {counts}")
-    return [_checked(hook, before, after) for before, after in zip(gradients, found)]
+    return [_checked(hook, before, after) for before, after in zip(gradients, results)]
 
 
 def call_leaf_hook(hook: Callable[[torch.Tensor], Any], leaf: torch.Tensor) -> None:
@@ -173,12 +173,12 @@ def call_backward(
     *gradients: Gradient,
 ) -> Sequence[Gradient]:
     """Returns the gradients that the backward of a custom Function computes."""
-    found = backward(SavedContext(state, saved_tensors, needs_input_grad), *gradients)
-    found = found if isinstance(found, tuple) else (found,)
+    results = backward(SavedContext(state, saved_tensors, needs_input_grad), *gradients)
+    results = results if isinstance(results, tuple) else (results,)
     count = len(needs_input_grad)
-    if len(found) < count or any(extra is not None for extra in found[count:]):
-        raise RuntimeError(f"function returned an incorrect number of gradients (expected {count}, got {len(found)})")
-    return found[:count]
+    if len(results) < count or any(extra is not None for extra in results[count:]):
+        raise RuntimeError(f"function returned an incorrect number of gradients (expected {count}, got {len(results)})")
+    return results[:count]
 
 
 class _OpaqueContext:
@@ -196,8 +196,8 @@ def call_opaque(
     backward: Callable[..., Any], context: Any, saved_tensors: Sequence[Gradient], *gradients: Gradient
 ) -> Sequence[Gradient]:
     """Returns the gradients that the backward of a compiled graph computes."""
-    found: Sequence[Gradient] = backward(_OpaqueContext(context, saved_tensors), *gradients)
-    return found[: len(context.needs_input_grad)]
+    results: Sequence[Gradient] = backward(_OpaqueContext(context, saved_tensors), *gradients)
+    return results[: len(context.needs_input_grad)]
 
 
 def same(value: Any) -> Any:
@@ -225,8 +225,8 @@ def end_slice(
     needed: Sequence[bool], result: torch.Tensor, gradients: Sequence[Gradient], part: torch.Tensor
 ) -> list[Gradient]:
     """Writes the gradient of a part of a tensor into the gradient of the tensor; returns the gradients of the node."""
-    found: list[Gradient] = [gradient if wanted else None for gradient, wanted in zip(gradients, needed)]
-    if found and found[0] is not None:
-        part.copy_(found[0])
-        found[0] = result
-    return found
+    returned: list[Gradient] = [gradient if wanted else None for gradient, wanted in zip(gradients, needed)]
+    if returned and returned[0] is not None:
+        part.copy_(returned[0])
+        returned[0] = result
+    return returned

@@ -126,8 +126,8 @@ def _flat_graph(gm: fx.GraphModule, structures: Sequence[Structure]) -> fx.Graph
             structure = next(remaining)
             names = [node.name] if structure.kind is None else [f"{node.name}_{i}" for i in range(structure.leaves)]
             env[node] = rebuild(structure, [graph.placeholder(name) for name in names])
-        elif (found := _element(node, env)) is not None:
-            env[node] = found
+        elif (element := _element(node, env)) is not None:
+            env[node] = element
         else:
             env[node] = graph.node_copy(node, env.__getitem__)
     flat = fx.GraphModule(gm, graph)
@@ -159,6 +159,6 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
 
 def nodes_in(value: Any) -> list[fx.Node]:
     """Lists each node in nested values, once per occurrence."""
-    found: list[fx.Node] = []
-    fx.map_arg(value, found.append)
-    return found
+    nodes: list[fx.Node] = []
+    fx.map_arg(value, nodes.append)
+    return nodes

@@ -112,10 +112,10 @@ def key_of(
 
 def is_replaced(name: str) -> bool:
     """Returns whether the program has replaced attribute `name` of torch's tensor class."""
-    found = inspect.getattr_static(torch.Tensor, name, None)
-    if getattr(found, "__name__", name) != name and not name.startswith("__"):  # the name of `__neg__` is `neg`
+    attribute = inspect.getattr_static(torch.Tensor, name, None)
+    if getattr(attribute, "__name__", name) != name and not name.startswith("__"):  # the name of `__neg__` is `neg`
         return True
-    module = found.__module__ if isinstance(found, types.FunctionType) else "torch"
+    module = attribute.__module__ if isinstance(attribute, types.FunctionType) else "torch"
     return module.partition(".")[0] != "torch"
 
 
@@ -253,11 +253,11 @@ def _function_name(function: Any) -> str:
 
 def _name_in_torch(function: Any) -> str:
     module, qualname = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
-    found: Any = sys.modules.get(module or "")
-    if module and module.partition(".")[0] in ("torch", "builtins", "_operator") and found is not None:
+    named: Any = sys.modules.get(module or "")
+    if module and module.partition(".")[0] in ("torch", "builtins", "_operator") and named is not None:
         for part in qualname.split("."):
-            found = getattr(found, part, None)
-        if found is function:
+            named = getattr(named, part, None)
+        if named is function:
             return f"{module}.{qualname}"
     raise NotStorable(f"it calls {qualname or type(function).__name__}, which is not a part of torch")
 
@@ -267,7 +267,7 @@ def _name_in_torch(function: Any) -> str:
 
 def _accelerator(nodes: Iterable[fx.Node], example_inputs: Sequence[Any]) -> torch.device | None:
     """Returns the only device besides the CPU that the graph or its inputs use; None if there is none, or several."""
-    found: set[torch.device] = set(settings().devices)
+    used: set[torch.device] = set(settings().devices)
     pending: list[Any] = [*example_inputs]
     for node in nodes:
         pending += [*node.args, *node.kwargs.values()]
@@ -276,14 +276,14 @@ def _accelerator(nodes: Iterable[fx.Node], example_inputs: Sequence[Any]) -> tor
     while pending:
         value = pending.pop()
         if isinstance(value, torch.Tensor):
-            found.add(value.device)
+            used.add(value.device)
         elif isinstance(value, torch.device):
-            found.add(value)
+            used.add(value)
         elif type(value) is str and _DEVICE.fullmatch(value):
-            found.add(torch.device(value))
+            used.add(torch.device(value))
         elif isinstance(value, (list, tuple)):
             pending += value
-    devices = {_with_index(device) for device in found if device.type not in ("cpu", "meta")}
+    devices = {_with_index(device) for device in used if device.type not in ("cpu", "meta")}
     return devices.pop() if len(devices) == 1 else None
 
 
@@ -313,9 +313,9 @@ def _settings(context: GraphContext) -> dict[str, Any]:
 def _versions() -> Mapping[str, str]:
     package = os.path.dirname(os.path.dirname(__file__))
     # Every first compile waits for this: `os.walk` takes 1 ms where `Path.rglob` takes 8.
-    found = (os.path.join(folder, file) for folder, _, files in os.walk(package) for file in files)
+    paths = (os.path.join(folder, file) for folder, _, files in os.walk(package) for file in files)
     digest = hashlib.blake2b(digest_size=16)
-    for path in sorted(path for path in found if path.endswith(_SOURCES)):
+    for path in sorted(path for path in paths if path.endswith(_SOURCES)):
         digest.update(f"{path[len(package) + 1 :]}\n".encode())
         with open(path, "rb", buffering=0) as source:
             digest.update(source.read())

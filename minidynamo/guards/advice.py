@@ -34,30 +34,30 @@ _FOR_TENSORS = {
 }
 
 
-def for_tensor(source: Source, facts: TensorFacts, found: Any) -> str:
+def for_tensor(source: Source, facts: TensorFacts, actual: Any) -> str:
     """Returns the fix for another tensor, by the first difference; "" for the general fix."""
-    if found is None:
+    if actual is None:
         return "With and without this argument there is a version each; no more follow."
-    if not issubclass(type(found), torch.Tensor):
+    if not issubclass(type(actual), torch.Tensor):
         return ""
-    here = facts_of(found)
-    names = differences(facts, here)
-    is_rank = "shape" in names and len(here.shape) != len(facts.shape)
-    if "shape" in names and not is_rank and any(not declared(found)[dim].varies for dim in _changed(found, facts)):
+    actual_facts = facts_of(actual)
+    names = differences(facts, actual_facts)
+    is_rank = "shape" in names and len(actual_facts.shape) != len(facts.shape)
+    if "shape" in names and not is_rank and any(not declared(actual)[dim].varies for dim in _changed(actual, facts)):
         return "With mark_static each size has a version: leave it out."
     return _FOR_TENSORS.get("rank" if is_rank else (names or [""])[0], "")
 
 
-def _changed(found: torch.Tensor, facts: TensorFacts) -> list[int]:
+def _changed(actual: torch.Tensor, facts: TensorFacts) -> list[int]:
     """Returns the declared dimensions whose size is another one than expected."""
-    return [dim for dim in declared(found) if facts.shape[dim] not in (None, found.shape[dim])]
+    return [dim for dim in declared(actual) if facts.shape[dim] not in (None, actual.shape[dim])]
 
 
-def for_object(source: Source, expected: object, found: Any) -> str:
+def for_object(source: Source, expected: object, actual: Any) -> str:
     """Returns the fix for another object; "" for the general fix."""
-    if found is MISSING:
+    if actual is MISSING:
         return ""
-    if (expected is None) is not (found is None):
+    if (expected is None) is not (actual is None):
         return WITH_AND_WITHOUT
     if not issubclass(type(expected), (bool, enum.Enum)):
         return ""
@@ -66,22 +66,22 @@ def for_object(source: Source, expected: object, found: Any) -> str:
     return "Each of its few values has a version; no more follow when all have been seen."
 
 
-def for_number(source: Source, expected: object, found: Any) -> str:
+def for_number(source: Source, expected: object, actual: Any) -> str:
     """Returns the fix for another number; "" for a value of another kind."""
     if isinstance(source, Result):
         return "Set the state that it reports before the first call, and keep it."
     is_number = isinstance(expected, int | float | np.number)
-    if is_number and type(found) is not type(expected):
+    if is_number and type(actual) is not type(expected):
         return "Each class of value has a version: pass numbers of one class."
     return NUMBERS_VARY * is_number
 
 
-def for_length(source: Source, expected: int, found: Any) -> str:
+def for_length(source: Source, expected: int, actual: Any) -> str:
     """Returns the fix for another length of a dict, set or `*args`; "" for the general fix."""
-    if issubclass(type(found), (dict, set, frozenset)):
+    if issubclass(type(actual), (dict, set, frozenset)):
         if expected == 0:
             return "Empty and filled have a version each; no more follow if the number stays."
         return "Each number of entries has a version: keep to one, or read single keys."
-    if isinstance(source, Local) and issubclass(type(found), tuple):
+    if isinstance(source, Local) and issubclass(type(actual), tuple):
         return "Each number of values has a version: pass as many in each call."
     return ""

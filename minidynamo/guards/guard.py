@@ -75,9 +75,9 @@ class Row:
     #: describes the expected value
     expected: Callable[[Any], str] = brief
     #: describes the actual value
-    actual: Callable[[Any, Any], str] = lambda expected, found: brief(found)
+    actual: Callable[[Any, Any], str] = lambda expected, actual: brief(actual)
     #: a better fix for some sources and values, or ""
-    advice_for: Callable[[Source, Any, Any], str] = lambda source, expected, found: ""
+    advice_for: Callable[[Source, Any, Any], str] = lambda source, expected, actual: ""
     #: writes the step of a walk, without its depth; None for guards that need the text
     step: Callable[[Reader, Source, Any], Step | None] = lambda reader, source, expected: None
     #: returns the class of a value for which the guard holds
@@ -99,14 +99,14 @@ class Row:
 # Conditions
 
 
-def _is(reader: Reader, found: str, expected: object) -> str:
+def _is(reader: Reader, text: str, expected: object) -> str:
     """Writes `found is expected`, without keeping a user's object alive. A dead reference returns None, which must not
     match.
     """
     if is_singleton(expected):
-        return f"{found} is {expected!r}"
+        return f"{text} is {expected!r}"
     name, weak = reader.reference(expected)
-    return f"{found} is {name}() is not None" if weak else f"{found} is {name}"
+    return f"{text} is {name}() is not None" if weak else f"{text} is {name}"
 
 
 def _type(reader: Reader, source: Source, cls: type) -> list[str]:
@@ -162,11 +162,11 @@ def _dict_keys(reader: Reader, source: Source, keys: Sequence[object]) -> list[s
     if keys and all(isinstance(key, Referent) for key in keys):
         expected = ", ".join(key_expression(key, reader.names) for key in keys)
         return [f"{reader.constant(same_objects, 'same_objects')}({iterator}, {expected})"]
-    found = f"{reader.constant(tuple, 'tuple')}({iterator})"
+    read_keys = f"{reader.constant(tuple, 'tuple')}({iterator})"
     expected = key_expression(tuple(keys), reader.names)
     if all(type(key) is str for key in keys):
-        return [f"{found} == {expected}"]
-    return [f"{reader.constant(same_value, 'same_value')}({found}, {expected})"]
+        return [f"{read_keys} == {expected}"]
+    return [f"{reader.constant(same_value, 'same_value')}({read_keys}, {expected})"]
 
 
 def _has_key(reader: Reader, source: Source, expected: object, word: str = "in") -> list[str]:
@@ -179,13 +179,13 @@ def _has_key(reader: Reader, source: Source, expected: object, word: str = "in")
 
 
 def _set_items(reader: Reader, source: Source, items: frozenset[object]) -> list[str]:
-    found = f"{reader.constant(frozenset, 'frozenset')}({reader.read(source)})"
+    read_items = f"{reader.constant(frozenset, 'frozenset')}({reader.read(source)})"
     same = reader.constant(same_value, "same_value")
     if any(map(_is_weakly_held, items)):
         expected = f"{reader.constant(frozenset, 'frozenset')}({key_expression(tuple(items), reader.names)})"
     else:
         expected = reader.constant(frozenset(items), "items")
-    return [f"{same}({found}, {expected})"]
+    return [f"{same}({read_items}, {expected})"]
 
 
 def _is_weakly_held(key: object) -> bool:
@@ -205,8 +205,8 @@ def _missing_attr(reader: Reader, source: Source, name: str) -> list[str]:
     cls = reader.class_of(source)
     if cls is not None:
         return lines + _class_lacks(reader, cls.__mro__, name)
-    found = f"{reader.constant(type, 'type')}({reader.read(source)})"
-    return [*lines, f"{reader.constant(lacks_attribute, 'lacks_attribute')}({found}, {name!r})"]
+    read_class = f"{reader.constant(type, 'type')}({reader.read(source)})"
+    return [*lines, f"{reader.constant(lacks_attribute, 'lacks_attribute')}({read_class}, {name!r})"]
 
 
 def _class_lacks(reader: Reader, classes: tuple[type, ...], name: str) -> list[str]:
@@ -223,14 +223,14 @@ def _class_attr(reader: Reader, source: Source, pair: tuple[str, object]) -> lis
     cls = reader.class_at(source)
     owner = next((base for base in cls.__mro__ if name in base.__dict__), None) if cls is not None else None
     if cls is None or owner is None or owner.__dict__[name] is not expected:
-        found = f"{reader.constant(class_attribute, 'class_attribute')}({reader.read(source)}, {name!r})"
-        return [_is(reader, found, expected)]
+        read_attribute = f"{reader.constant(class_attribute, 'class_attribute')}({reader.read(source)}, {name!r})"
+        return [_is(reader, read_attribute, expected)]
     lines = _class_lacks(reader, cls.__mro__[: cls.__mro__.index(owner)], name)
     if is_immutable_class(owner):
         return lines
     attribute, weak = Item(Attr(Constant(owner, owner.__name__), "__dict__"), name), reader.reference(owner)[1]
-    found = f"{_class_dict(reader, owner)}[{name!r}]" if weak else reader.read(attribute)
-    return [*lines, _is(reader, found, expected)]
+    read_attribute = f"{_class_dict(reader, owner)}[{name!r}]" if weak else reader.read(attribute)
+    return [*lines, _is(reader, read_attribute, expected)]
 
 
 def _class_names(reader: Reader, source: Source, content: tuple[Sequence[str], tuple[type, ...]]) -> list[str]:
@@ -238,8 +238,8 @@ def _class_names(reader: Reader, source: Source, content: tuple[Sequence[str], t
     cls = reader.class_at(source)
     name, weak = (reader.read(source), False) if cls is None else reader.reference(cls)
     cls_text = f"{name}()" if weak else name
-    found = f"{name}.__dict__" if cls is None else _class_dict(reader, cls)
-    texts = [f"[*{found}] == {reader.constant([*names], 'class_names')}"]
+    read_names = f"{name}.__dict__" if cls is None else _class_dict(reader, cls)
+    texts = [f"[*{read_names}] == {reader.constant([*names], 'class_names')}"]
     if bases != (object,):  # the base (object,) cannot be replaced
         texts.append(f"{cls_text}.__bases__ is {reader.constant(bases, 'bases')}")
     return texts
@@ -289,12 +289,12 @@ def _key_step(op: Op, reader: Reader, source: Source, key: object) -> Step | Non
 # Words
 
 
-def _actual_object(expected: object, found: object) -> str:
-    return f"another {brief(found)}" if brief(found) == brief(expected) else brief(found)
+def _actual_object(expected: object, actual: object) -> str:
+    return f"another {brief(actual)}" if brief(actual) == brief(expected) else brief(actual)
 
 
-def _actual_attribute(name: str, found: Any) -> str:
-    return f"`{name}` in the instance" if name in found.__dict__ else f"`{name}` in the class"
+def _actual_attribute(name: str, actual: Any) -> str:
+    return f"`{name}` in the instance" if name in actual.__dict__ else f"`{name}` in the class"
 
 
 def _actual_class_attribute(pair: tuple[str, object], cls: Any) -> str:
@@ -305,8 +305,8 @@ def _actual_class_attribute(pair: tuple[str, object], cls: Any) -> str:
 
 
 def _actual_names(content: tuple[Sequence[str], object], cls: Any) -> str:
-    names, found = content[0], cls.__dict__
-    added, lost = (", ".join(f"`{name}`" for name in a if name not in b) for a, b in ((found, names), (names, found)))
+    names, actual = content[0], cls.__dict__
+    added, lost = (", ".join(f"`{name}`" for name in a if name not in b) for a, b in ((actual, names), (names, actual)))
     words = [f"{added} in addition"] * bool(added) + [f"{lost} missing"] * bool(lost)
     return ", ".join(words) or "another order, or other bases"
 
@@ -339,7 +339,7 @@ class GuardKind(enum.Enum):
         cls=lambda cls: cls,
         expects_object=True,
         expected=lambda cls: str(cls.__qualname__),
-        actual=lambda _, found: str(type(found).__qualname__),
+        actual=lambda _, actual: str(type(actual).__qualname__),
         advice="Pass values of one class, or compile one function per class.",
     )
     # the object itself; None, True, classes, functions, modules
@@ -360,7 +360,9 @@ class GuardKind(enum.Enum):
         subject="value of",
         writer=_equals,
         step=_equals_step,
-        actual=lambda expected, found: f"{type(found).__name__} " * (type(found) is not type(expected)) + brief(found),
+        actual=lambda expected, actual: (
+            f"{type(actual).__name__} " * (type(actual) is not type(expected)) + brief(actual)
+        ),
         advice="Each value has a version: pass few values, or use them outside of the compiled function.",
         advice_for=for_number,
     )
@@ -381,7 +383,7 @@ class GuardKind(enum.Enum):
         subject="length of",
         writer=_length,
         step=_length_step,
-        actual=lambda _, found: str(len(found)),
+        actual=lambda _, actual: str(len(actual)),
         advice="Each length is compiled once where items are read: keep one, or stack them into one tensor.",
         advice_for=for_length,
     )
@@ -392,7 +394,7 @@ class GuardKind(enum.Enum):
         writer=_dict_keys,
         step=_keys_step,
         expected=brief_list,
-        actual=lambda _, found: brief_list(found),
+        actual=lambda _, actual: brief_list(actual),
         advice="All keys count where a dict is looped over or compared: keep the same ones, or read single keys.",
     )
     # a key that the mapping has
@@ -403,7 +405,7 @@ class GuardKind(enum.Enum):
         step=functools.partial(_key_step, Op.HAS_KEY),
         part=lambda key: key,
         expected=lambda key: f"{key!r} among them",
-        actual=lambda _, found: brief_list(found),
+        actual=lambda _, actual: brief_list(actual),
         advice=ONE_KEY,
     )
     # a key that the mapping lacks
@@ -414,7 +416,7 @@ class GuardKind(enum.Enum):
         step=functools.partial(_key_step, Op.MISSING_KEY),
         part=lambda key: key,
         expected=lambda key: f"{key!r} not among them",
-        actual=lambda key, found: repr(key) + (f" and {len(found) - 1} more" if len(found) > 1 else ""),
+        actual=lambda key, actual: repr(key) + (f" and {len(actual) - 1} more" if len(actual) > 1 else ""),
         advice=ONE_KEY,
     )
     # a frozenset
@@ -423,7 +425,7 @@ class GuardKind(enum.Enum):
         subject="items of",
         writer=_set_items,
         expected=lambda items: brief_list(items, sort=True),
-        actual=lambda _, found: brief_list(found, sort=True),
+        actual=lambda _, actual: brief_list(actual, sort=True),
         advice="All items count where a set is looped over or compared: keep the same ones, or test single items.",
     )
     # a name that neither the instance's dictionary nor its class has
@@ -457,7 +459,7 @@ class GuardKind(enum.Enum):
             f"{reader.constant(is_unset, 'is_unset')}({reader.read(source)}, {name!r})"
         ],
         expected=lambda name: f"no `{name}`",
-        actual=lambda name, found: f"`{name}` = {brief(object.__getattribute__(found, name))}",
+        actual=lambda name, actual: f"`{name}` = {brief(object.__getattribute__(actual, name))}",
         advice=SAME_CLASS,
     )
     # (name, object): the lookup of the name on the class (a class source) returns the object
@@ -498,7 +500,7 @@ class GuardKind(enum.Enum):
         others=lambda other: (other,),
         stage=7,
         expected=lambda other: f"the same object as `{other.display()}`",
-        actual=lambda _, found: "another object",
+        actual=lambda _, actual: "another object",
         advice=SEPARATE,
     )
     # tuple of Sources, none of which holds this object
@@ -510,7 +512,7 @@ class GuardKind(enum.Enum):
         others=lambda others: others,
         stage=7,
         expected=lambda others: f"another object than {', '.join(f'`{other.display()}`' for other in others)}",
-        actual=lambda _, found: "the same object",
+        actual=lambda _, actual: "the same object",
         advice=SEPARATE,
     )
     # True or False: the result of the source, a computed condition over numbers
@@ -521,7 +523,7 @@ class GuardKind(enum.Enum):
         writer=lambda reader, source, answer: [f"{'' if answer else 'not '}({reader.read(source)})"],
         stage=8,
         expected=lambda answer: "to hold" if answer else "not to hold",
-        actual=lambda _, found: "that it holds" if found else "that it does not hold",
+        actual=lambda _, actual: "that it holds" if actual else "that it does not hold",
         advice="Each side of a condition is compiled once; no more follow.",
     )
     # GlobalState; the source is ignored
@@ -544,7 +546,7 @@ class GuardKind(enum.Enum):
         ignores_source=True,
         stage=0,
         expected=str,
-        actual=lambda _, found: str(found),
+        actual=lambda _, actual: str(actual),
         advice="Choose the settings before the first call, or with compile(options=...).",
     )
 
@@ -590,14 +592,14 @@ class Guard:
         """Describes the expected value."""
         return self.kind.value.expected(self.expected)
 
-    def advice(self, found: object) -> str:
-        """Returns a fix for a program in which the value changes to `found`."""
-        return self.kind.value.advice_for(self.source, self.expected, found) or self.kind.value.advice
+    def advice(self, actual: object) -> str:
+        """Returns a fix for a program in which the value changes to `actual`."""
+        return self.kind.value.advice_for(self.source, self.expected, actual) or self.kind.value.advice
 
 
-def reader_of(guards: Iterable[Guard], names: Namespace, found: ReadValues | None = None) -> Reader:
+def reader_of(guards: Iterable[Guard], names: Namespace, read_values: ReadValues | None = None) -> Reader:
     """Returns a reader that uses the classes and objects which the guards fix."""
-    reader = Reader(names, found)
+    reader = Reader(names, read_values)
     for guard in guards:
         if guard.kind.value.cls is not None:
             reader.classes[guard.source] = guard.kind.value.cls(guard.expected)

@@ -68,7 +68,7 @@ def failures(guards: Sequence[Guard], arguments: Mapping[str, Any], backend: obj
     or on values read from a failed value, only the first is listed. BACKEND guards are compared with `backend`, and
     skipped if it is None.
     """
-    found: list[GuardFailure] = []
+    violated: list[GuardFailure] = []
     failed: set[Source] = set()
     context = reader_of(guards, Namespace(arguments))
     for guard in ordered(guards):
@@ -76,8 +76,8 @@ def failures(guards: Sequence[Guard], arguments: Mapping[str, Any], backend: obj
             continue
         if not _holds(guard, context, arguments, backend):
             failed.add(guard.source)
-            found.append(_failure(guard, arguments, backend))
-    return found
+            violated.append(_failure(guard, arguments, backend))
+    return violated
 
 
 def _holds(guard: Guard, context: Reader, arguments: Mapping[str, Any], backend: object) -> bool:
@@ -96,15 +96,15 @@ def _evaluate(text: str, names: Namespace, arguments: Mapping[str, Any], missing
 
 
 def _failure(guard: Guard, arguments: Mapping[str, Any], backend: object) -> GuardFailure:
-    found, names = backend, Namespace(arguments)
+    value, names = backend, Namespace(arguments)
     if not guard.kind.value.ignores_source:
-        found = _evaluate(guard.source.expression(names), names, arguments, MISSING)
-    advice = guard.advice(found)
+        value = _evaluate(guard.source.expression(names), names, arguments, MISSING)
+    advice = guard.advice(value)
     try:
-        actual = "nothing there" if found is MISSING else guard.kind.value.actual(guard.expected, found)
+        actual = "nothing there" if value is MISSING else guard.kind.value.actual(guard.expected, value)
     except (AttributeError, TypeError):  # a value of a type that the guard cannot describe
-        actual = brief(found)
-    return GuardFailure(guard, guard.expectation(), actual, advice, kind_of(found))
+        actual = brief(value)
+    return GuardFailure(guard, guard.expectation(), actual, advice, kind_of(value))
 
 
 Misfits = Sequence[Sequence[GuardFailure]]

@@ -153,9 +153,9 @@ class Shapes:
         return layout
 
     def _is_dynamic(self, value: torch.Tensor, dim: int, varied: bool) -> bool:
-        found = declared(value).get(dim)
-        if found is not None:
-            return found.varies and self._profile.dynamic is not False
+        declaration = declared(value).get(dim)
+        if declaration is not None:
+            return declaration.varies and self._profile.dynamic is not False
         if self._profile.dynamic and not isinstance(value, torch.nn.Parameter):
             return True
         return varied
@@ -187,22 +187,22 @@ class Shapes:
         """Returns the strides: computed from sizes where this call allows it, symbols where strides vary, else
         constants.
         """
-        found: dict[int, Any] = {}
+        symbolic_strides: dict[int, Any] = {}
         facts = relative_strides(sizes, strides)
         for k in sorted(range(len(sizes)), key=lambda k: (strides[k], -k)):
             fact = facts[k]
             if isinstance(fact, str):
                 inner = int(fact[2:-1])
-                found[k] = symbolic_sizes[inner] * found[inner]
+                symbolic_strides[k] = symbolic_sizes[inner] * symbolic_strides[inner]
             elif varied_strides[k] and fact not in (0, 1):
                 fact_source = Stride(source, k)
                 dynamic = compat.symbolic().DimDynamic.DYNAMIC
-                found[k] = self._symbol(
+                symbolic_strides[k] = self._symbol(
                     fact_source, fact, self.env.create_symbol(fact, _torch_source(fact_source), dynamic)
                 )
             else:
-                found[k] = fact
-        return tuple(found[k] for k in range(len(sizes)))
+                symbolic_strides[k] = fact
+        return tuple(symbolic_strides[k] for k in range(len(sizes)))
 
     def varies(self, source: Source, value: int | float, of: Source | None = None) -> bool:
         """Returns whether the number at a source, an argument or a part of the object at `of`, should be symbolic."""

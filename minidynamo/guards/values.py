@@ -37,37 +37,37 @@ CONTAINERS: tuple[type, ...] = (
 ABSENT = object()
 
 
-def same_value(found: Any, expected: Any) -> bool:
+def same_value(actual: Any, expected: Any) -> bool:
     """Returns whether no program can distinguish two constants: same types at all levels, same values, same signs of
     zeros.
     """
     cls = type(expected)
-    if type(found) is not cls:
+    if type(actual) is not cls:
         return False
     if issubclass(cls, np.generic):
-        return bool(found.tobytes() == expected.tobytes())
+        return bool(actual.tobytes() == expected.tobytes())
     if issubclass(cls, datetime.datetime | datetime.time | datetime.timezone):  # equal times may have different zones
-        return repr(found) == repr(expected)
+        return repr(actual) == repr(expected)
     if issubclass(cls, float):
-        same_sign = math.copysign(1, found) == math.copysign(1, expected)
-        return (found == expected and same_sign) or (found != found and expected != expected)
+        same_sign = math.copysign(1, actual) == math.copysign(1, expected)
+        return (actual == expected and same_sign) or (actual != actual and expected != expected)
     if issubclass(cls, complex):
-        return same_value(found.real, expected.real) and same_value(found.imag, expected.imag)
+        return same_value(actual.real, expected.real) and same_value(actual.imag, expected.imag)
     if issubclass(cls, tuple):
-        return tuple.__len__(found) == len(expected) and all(map(same_value, tuple(found), expected))
+        return tuple.__len__(actual) == len(expected) and all(map(same_value, tuple(actual), expected))
     if issubclass(cls, (frozenset, set)):
-        return bool(found == expected and {(type(k), k) for k in found} == {(type(k), k) for k in expected})
-    return bool(found == expected)
+        return bool(actual == expected and {(type(k), k) for k in actual} == {(type(k), k) for k in expected})
+    return bool(actual == expected)
 
 
-def same_objects(found: Any, *expected: Any) -> bool:
+def same_objects(actual: Any, *expected: Any) -> bool:
     """Returns whether an iterable yields exactly these objects, in this order. None is the referent of a weak reference
     whose object has died.
     """
-    found = (*found,)
-    if len(found) != len(expected):
+    actual = (*actual,)
+    if len(actual) != len(expected):
         return False
-    return all(one is other and other is not None for one, other in zip(found, expected))
+    return all(one is other and other is not None for one, other in zip(actual, expected))
 
 
 def is_empty(cell: Any) -> bool:
@@ -193,17 +193,21 @@ def brief_list(keys: Iterable[object], *, sort: bool = False) -> str:
     return ", ".join([*texts[:_MOST_KEYS], *more]) or "none"
 
 
-def brief_difference(facts: TensorFacts, found: Any) -> str:
+def brief_difference(facts: TensorFacts, actual: Any) -> str:
     """Describes a value that lacks some of the facts; names the facts that a summary does not show."""
-    if not issubclass(type(found), torch.Tensor):
-        return "None" if found is None else f"{type(found).__name__} {brief(found)}"
-    here = facts_of(found)
-    alike = replace(here, stride=facts.stride, requires_grad=facts.requires_grad)
-    if here.cls is facts.cls and differences(facts, alike):
-        return here.summary
-    pairs = ((name, getattr(here, name), getattr(facts, name)) for name in differences(facts, here))
+    if not issubclass(type(actual), torch.Tensor):
+        return "None" if actual is None else f"{type(actual).__name__} {brief(actual)}"
+    actual_facts = facts_of(actual)
+    alike = replace(actual_facts, stride=facts.stride, requires_grad=facts.requires_grad)
+    if actual_facts.cls is facts.cls and differences(facts, alike):
+        return actual_facts.summary
+    pairs = ((name, getattr(actual_facts, name), getattr(facts, name)) for name in differences(facts, actual_facts))
     details = ", ".join(f"{name} {_text_of(one)}, not {_text_of(other)}" for name, one, other in pairs)
-    return f"{here.summary} with {details}" if details else f"{here.summary} in another inference or autocast state"
+    return (
+        f"{actual_facts.summary} with {details}"
+        if details
+        else f"{actual_facts.summary} in another inference or autocast state"
+    )
 
 
 def _text_of(value: object) -> str:

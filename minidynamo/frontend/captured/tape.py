@@ -208,13 +208,13 @@ class BackwardTape:
         try:
             # The graph depends on strides, and those of a gradient that the user's code returns may differ.
             inputs = [value if sure else self._with_strides(value) for value, sure in zip(inputs, known)]
-            found = inlined(context, saved, inputs)
-            if isinstance(found, InlinedBackward):
-                found = found.returned(self._graph(found, number, context))
+            results = inlined(context, saved, inputs)
+            if isinstance(results, InlinedBackward):
+                results = results.returned(self._graph(results, number, context))
         except Exception:  # an error here would leave fake tensors at autograd's nodes
             del self.statements[count:]
             return None
-        return found  # type: ignore[no-any-return]
+        return results  # type: ignore[no-any-return]
 
     def _with_strides(self, value: Any) -> Any:
         return self._call(calls.with_strides, (value, list(value.stride())), value)
@@ -240,9 +240,9 @@ class BackwardTape:
         if function is operator.getitem and isinstance(args[0], tuple):
             return args[0][args[1]]
         with torch.no_grad():
-            found = function(*args, **kwargs)
-        several = isinstance(found, (tuple, list))
-        results = [self._fresh(value) for value in found] if several else [self._fresh(found)]
+            computed = function(*args, **kwargs)
+        several = isinstance(computed, (tuple, list))
+        results = [self._fresh(value) for value in computed] if several else [self._fresh(computed)]
         names = [None if value is None else self._name_of_result(value) for value in results]
         target = names if several else names[0]
         self.statements.append(Statement(self.node, _checked(function), self._args(args), target, self._args(kwargs)))
@@ -252,9 +252,9 @@ class BackwardTape:
         """Records the start of the backward of a write to a part of a tensor: the gradient is copied."""
         return self._calls(calls.begin_slice, (inputs[0], *layouts), [inputs[0]] * 3)
 
-    def call_copy_slices_epilogue(self, needed: Any, result: Any, found: Sequence[Any], part: Any) -> list[Any]:
+    def call_copy_slices_epilogue(self, needed: Any, result: Any, gradients: Sequence[Any], part: Any) -> list[Any]:
         """Records the end of that backward: the gradient of the part is written into the copy."""
-        return self._calls(calls.end_slice, (needed, result, [*found], part), found)
+        return self._calls(calls.end_slice, (needed, result, [*gradients], part), gradients)
 
     def end_capture(self, outputs: Sequence[Any]) -> tuple[Any, Any]:
         """Writes the function."""
@@ -322,9 +322,9 @@ class BackwardTape:
         return torch.empty(size, dtype=dtype, layout=layout, device=device)
 
     def _name(self, value: torch.Tensor) -> Name:
-        found = self.names.get(id(value))
-        if found is not None:
-            return found[0]
+        known = self.names.get(id(value))
+        if known is not None:
+            return known[0]
         # The tensor is new: autograd has replaced a missing gradient by zeros.
         name = self._named(value)
         args = (list(value.shape), value.dtype, value.device)
