@@ -134,7 +134,7 @@ def aot_compile(
     cache: GraphCache | None = None,
     save_policy: SavePolicy | None = None,
     hooks: Hooks | None = None,
-    images: bool = False,
+    channels_last: bool = False,
     buckets: Sequence[int] | None = None,
 ) -> BoxedCallable:
     """Compiles a torch-level graph; the result takes one list with a value per placeholder.
@@ -149,7 +149,7 @@ def aot_compile(
     - `cache` may hold compiled code of an equal graph.
     - `hooks` are hooks for saved tensors. Every call runs under the same hooks, so the graphs contain the calls of the
       hooks.
-    - `images` allows the channels-last layout for images inside the graphs.
+    - `channels_last` allows the channels-last layout for images inside the graphs.
     - `buckets` has the bytes of the buckets in which gradients are sent; backward then runs in stages.
 
     A graph that writes to inputs assumes that the inputs do not overlap in memory. Each call checks the assumption. If
@@ -176,7 +176,7 @@ def aot_compile(
             cache=cache,
             save_policy=save_policy,
             hooks=hooks,
-            images=images,
+            channels_last=channels_last,
             buckets=buckets,
         )
         return compile_segments(gm, example_inputs, compile_segment)
@@ -186,7 +186,7 @@ def aot_compile(
     compiled = None if stored is None else stored.read(lambda graph: backward(graph, _examples(graph)))
     if compiled is None:
         graphs = aot_graphs(gm, example_inputs, keep=keep, save_policy=save_policy, hooks=hooks, buckets=buckets)
-        graphs = (_with_channels_last(graphs) if images else None) or graphs
+        graphs = (_with_channels_last(graphs) if channels_last else None) or graphs
         compiled = _compile_graphs(graphs, forward=forward, backward=backward, inference=inference, stored=stored)
     return _callable(gm, example_inputs, keep, compiled, hooks)
 
@@ -196,14 +196,14 @@ def _with_channels_last(graphs: AotGraphs) -> AotGraphs | None:
     positions in the graphs are recorded already, or the user's hooks or views of saved tensors depend on the layout."""
     parts = graphs.partition
     if parts is None:
-        moved = lay_out_channels_last(graphs.forward)
+        converted = lay_out_channels_last(graphs.forward)
     elif parts.views or graphs.signature.graph.gradients or graphs.signature.unpacked:
         return None
     else:
         results = parts.results
         saved_positions = {position: results + i for position, (kind, i) in enumerate(parts.sources) if kind == "extra"}
-        moved = lay_out_channels_last(graphs.forward, results, graphs.backward, saved_positions)
-    return None if moved is None else replace(graphs, forward=moved[0], backward=moved[1])
+        converted = lay_out_channels_last(graphs.forward, results, graphs.backward, saved_positions)
+    return None if converted is None else replace(graphs, forward=converted[0], backward=converted[1])
 
 
 def _boxing(compiler: AtenCompiler, noticed: set[tuple[str, str]]) -> AtenCompiler:
@@ -222,29 +222,30 @@ def _compile_graphs(
     stored: CacheEntry | None,
 ) -> CompiledCall:
     """Compiles the graphs, backward at the first backward, and writes the results to `stored`."""
-    late = graphs.backward
+    backward_graph = graphs.backward
+    compile_first = inference if backward_graph is None else forward
     with compat.without_autocast():
-        compiled = (inference if late is None else forward)(graphs.forward, _examples(graphs.forward))
-    if graphs.partition is None or late is None:
+        compiled = compile_first(graphs.forward, _examples(graphs.forward))
+    if graphs.partition is None or backward_graph is None:
         plan = CallPlan(graphs.layout, graphs.signature, graphs.without_grad)
         if stored is not None:
             stored.write(plan, {"inference": compiled})
         return CompiledCall(plan, compiled)
-    saved, expected = tuple(graphs.partition.sources), tuple(_examples(late))
+    saved, expected = tuple(graphs.partition.sources), tuple(_examples(backward_graph))
     plan = CallPlan(graphs.layout, graphs.signature, saved=saved, expected=expected, higher=graphs.higher)
 
     stages = {"forward": compiled}
     if stored is not None:
-        stored.write(plan, stages, late)
+        stored.write(plan, stages, backward_graph)
 
     def compile_backward(part: BackwardPart) -> BoxedCallable:
-        graph = part_of(late, len(saved), part, graphs.signature.graph)
+        graph = part_of(backward_graph, len(saved), part, graphs.signature.graph)
         stages[part.stage] = backward(graph, _examples(graph))
         if stored is not None:
-            stored.write(plan, stages, late)
+            stored.write(plan, stages, backward_graph)
         return stages[part.stage]
 
-    return CompiledCall(plan, compiled, compile_backward, lambda: late)
+    return CompiledCall(plan, compiled, compile_backward, lambda: backward_graph)
 
 
 def _callable(
@@ -288,9 +289,9 @@ def _callable(
     if plan.signature.mutations:
         examples = plan.layout.flatten(example_inputs)
         call = graph_call.checking_inputs(plan.signature, examples, call, run_eagerly)
-    entry = flatten_inputs(plan.layout, call)
-    entry.signature = plan.signature  # type: ignore[attr-defined]
-    return entry
+    boxed = flatten_inputs(plan.layout, call)
+    boxed.signature = plan.signature  # type: ignore[attr-defined]
+    return boxed
 
 
 def _refusal(signature: GraphSignature) -> str:
@@ -299,8 +300,8 @@ def _refusal(signature: GraphSignature) -> str:
     Eager would differentiate the results of the hooks for the saved tensors. A graph that is traced without the hooks
     does not contain these results.
     """
-    as_eager = signature.unpacked and config.saved_tensors_hooks_filtering_mode != "donated"
-    return "Hooks for saved tensors are a part of the graph." if as_eager else ""
+    saved_as_in_eager = signature.unpacked and config.saved_tensors_hooks_filtering_mode != "donated"
+    return "Hooks for saved tensors are a part of the graph." if saved_as_in_eager else ""
 
 
 def _with_grad(call: BoxedCallable) -> BoxedCallable:
@@ -334,7 +335,7 @@ def aot_graphs(
     buckets: Sequence[int] | None = None,
 ) -> AotGraphs:
     """Returns the graphs that `aot_compile` passes to its compilers, with their signature. Compiles nothing."""
-    entry = settings()
+    initial_settings = settings()
     with phase("autograd"):
         layout = layout_of(gm, example_inputs)
         flat = layout.flatten(example_inputs)
@@ -347,7 +348,7 @@ def aot_graphs(
             mark_inputs(functional.placeholders, flat)
             sizes = storage_sizes(functional, [output.node for output in trace.outputs], trace.mutated_with_grad)
             if trace.training:
-                tracer = None if hooks is None else HookTracer(hooks, decomposition_table(keep()), entry)
+                tracer = None if hooks is None else HookTracer(hooks, decomposition_table(keep()), initial_settings)
                 graphs = _training_graphs(layout, trace, functional, results, sizes, save_policy, tracer)
                 graph = in_stages(graphs.signature.graph, flat, trace.is_leaf, buckets)
                 graphs = replace(graphs, signature=replace(graphs.signature, graph=graph))
@@ -376,7 +377,7 @@ def _training_graphs(
     save_policy: SavePolicy | None,
     hooks: HookTracer | None,
 ) -> AotGraphs:
-    """Splits the joint graph at the tensors that forward saves, and records in the signature how to call both parts."""
+    """Splits the joint graph at the tensors that forward saves, and records in the signature how to call the graphs."""
     nodes = trace.gradients.values()
     gradients = [None if node is None else functional.read(functional.values[node]) for node in nodes]
     mark_result_gradients(trace, functional)
@@ -391,8 +392,8 @@ def _training_graphs(
         parts, unpacked = pack(parts, results.results_in_inputs, hooks)
     forward, backward = _module(parts.forward), _module(parts.backward)
     signature = replace(inference_signature(layout, functional, results, parts), unpacked=unpacked)
-    saves_apart = not higher.off_path_saves
-    graph = node_graph(trace, functional, results, gradients, parts, backward, saves_apart=saves_apart)
+    per_target = not higher.off_path_saves
+    graph = node_graph(trace, functional, results, gradients, parts, backward, saves_per_target=per_target)
     if graph.readers:
         higher = held_per_result(higher, trace, functional, parts, graph.readers)
         held = {functional.placeholders[i]: targets for i, targets in higher.held.items()}
@@ -430,7 +431,7 @@ def _joint(
         writable_by_caller=writable_by_caller(forward.graph, functional.forward_nodes, held, read_by_derivatives),
         read_by_derivatives=read_by_derivatives,
         results_in_inputs=results.results_in_inputs,
-        eager=saved_by_eager,
+        saved_by_eager=saved_by_eager,
     )
 
 

@@ -1,4 +1,4 @@
-"""Owns the stages of a backward in distributed training: how many there are, and which gradients leave in each.
+"""Owns the stages of a backward in distributed training: the number of stages, and the gradients that each returns.
 
 `DistributedDataParallel` sends the gradients of parameters in buckets, in the order in which they arrive. A compiled
 graph is a single node of autograd's graph, which returns all gradients together. A backward in stages returns the
@@ -25,8 +25,8 @@ def in_stages(
     """Returns the graph with stages, one per bucket of `limits` bytes; the last limit holds for all further buckets.
 
     Gradients are taken in eager's order. A stage ends where a bucket is full. As in `DistributedDataParallel`, only
-    gradients of one dtype and device share a bucket. Gradients of other inputs than leaves leave in the last stage:
-    code before the graph waits for them, no bucket does.
+    gradients of one dtype and device share a bucket. The last stage returns the gradients of inputs that
+    are not leaves: no bucket waits for them.
     """
     if not limits:
         return graph
@@ -34,15 +34,15 @@ def in_stages(
     others = [k for k, edge in enumerate(graph.edges) if not is_leaf[edge.input]]
     order = [leaves[i] for i in taking_order(len(leaves), more=bool(others))]
     stages: list[list[int]] = [[]]
-    filled: dict[object, int] = {}
-    full: dict[object, int] = {}
+    bytes_in_bucket: dict[object, int] = {}
+    full_buckets: dict[object, int] = {}
     for edge in order:
         value = inputs[graph.edges[edge].input]
         bucket = value.dtype, value.device
         stages[-1].append(edge)
-        filled[bucket] = filled.get(bucket, 0) + _bytes(value)
-        if filled[bucket] >= limits[min(full.get(bucket, 0), len(limits) - 1)]:
-            filled[bucket], full[bucket] = 0, full.get(bucket, 0) + 1
+        bytes_in_bucket[bucket] = bytes_in_bucket.get(bucket, 0) + _bytes(value)
+        if bytes_in_bucket[bucket] >= limits[min(full_buckets.get(bucket, 0), len(limits) - 1)]:
+            bytes_in_bucket[bucket], full_buckets[bucket] = 0, full_buckets.get(bucket, 0) + 1
             stages.append([])
     stages[-1] += others
     stages = [stage for stage in stages if stage]

@@ -57,25 +57,28 @@ def node_graph(
     parts: Partition,
     backward: fx.GraphModule,
     *,
-    saves_apart: bool,
+    saves_per_target: bool,
 ) -> NodeGraph:
-    """Returns the autograd graph of the traced program, completed with the facts of the compiled graphs. `saves_apart`:
-    a target may own saved tensors."""
+    """Returns the autograd graph of the traced program, completed with the facts of the compiled graphs.
+
+    `saves_per_target`: a saved tensor may belong to some targets only.
+    """
     graph = trace.node_graph
     tangents = backward.graph.find_nodes(op="placeholder")[len(parts.saved) :]
     aliased = aliased_tangents(backward.graph, tangents)
     marks = ((node.meta.get(RESULT_GRADIENT), i) for i, node in enumerate(backward.graph.nodes))
-    computed = {number: i for number, i in marks if number is not None}
-    own = dict(enumerate(trace.tangents))
-    shown = {k for k, node in trace.result_gradients.items() if node is not None and node is not own.get(k)}
-    shown |= {number for number, node in enumerate(graph.nodes) if node.zero_sources}
+    gradient_nodes = {number: i for number, i in marks if number is not None}
+    tangent_of = dict(enumerate(trace.tangents))
+    # The nodes that get a gradient from other targets, in addition to their own tangent.
+    reached = {k for k, node in trace.result_gradients.items() if node is not None and node is not tangent_of.get(k)}
+    reached |= {number for number, node in enumerate(graph.nodes) if node.zero_sources}
     positions = dict(enumerate(results.differentiable))
     nodes = tuple(
         replace(
             node,
             position=positions.get(number),
-            inputs=tuple(one for one in node.inputs if one in shown),
-            gradient=computed.get(number),
+            inputs=tuple(i for i in node.inputs if i in reached),
+            gradient=gradient_nodes.get(number),
             is_saved=node.is_saved and any(edge.has_gradient for edge in graph.edges),
             is_aliased=number in aliased,
         )
@@ -86,23 +89,25 @@ def node_graph(
         replace(edge, sources=tuple(sorted({*found, *edge.zero_sources}))) for edge, found in zip(graph.edges, sources)
     )
     graph = NodeGraph(nodes, edges)
-    return replace(graph, readers=_readers(graph, parts, saves_apart=saves_apart)) if len(positions) > 1 else graph
+    if len(positions) < 2:
+        return graph
+    return replace(graph, readers=_readers(graph, parts, saves_per_target=saves_per_target))
 
 
 def _sources(functional: FunctionalGraph, gradients: Sequence[fx.Node | None]) -> list[list[int]]:
     """Returns, per gradient, the targets whose tangents the gradient is computed from."""
     masks = marked_ancestors(functional.emitter.graph, functional.tangents)
-    read = (0 if node is None else masks.get(node, 0) for node in gradients)
-    return [[target for target in range(len(functional.tangents)) if mask >> target & 1] for mask in read]
+    gradient_masks = (0 if node is None else masks.get(node, 0) for node in gradients)
+    return [[target for target in range(len(functional.tangents)) if mask >> target & 1] for mask in gradient_masks]
 
 
-def _readers(graph: NodeGraph, parts: Partition, *, saves_apart: bool) -> tuple[tuple[int, ...], ...]:
+def _readers(graph: NodeGraph, parts: Partition, *, saves_per_target: bool) -> tuple[tuple[int, ...], ...]:
     """Returns `NodeGraph.readers`. If backward can free some targets only, no saved tensor belongs to all."""
     saved = sum(not is_number(node) for node in parts.saved)
-    found = results_reading(parts.backward, len(parts.saved))[:saved] if saves_apart else [()] * saved
+    readers = results_reading(parts.backward, len(parts.saved))[:saved] if saves_per_target else [()] * saved
     if graph.frees_in_parts:
-        return tuple(targets or tuple(range(len(graph.targets))) for targets in found)
-    return tuple(found) if any(found) else ()
+        return tuple(targets or tuple(range(len(graph.targets))) for targets in readers)
+    return tuple(readers) if any(readers) else ()
 
 
 def keeps_all(graph: NodeGraph, parts: Partition, held: Mapping[fx.Node, Sequence[int]]) -> bool:

@@ -97,7 +97,7 @@ def _subgraph(gm: fx.GraphModule, node: Any) -> fx.GraphModule:
 
 
 def compile_segments(gm: fx.GraphModule, example_inputs: Sequence[Any], compile_graph: CompileGraph) -> BoxedCallable:
-    """Returns a boxed callable that runs `gm`; `compile_graph` compiles each stretch without cuts.
+    """Returns a boxed callable that runs `gm`; `compile_graph` compiles each segment.
 
     Raises GraphRefused MD406 if a value other than a tensor lives across a cut, and MD404 if autograd must know that a
     view is older than a write.
@@ -140,40 +140,41 @@ def _memory(node: Any) -> object:
     return compat.memory_of(value) if isinstance(value, torch.Tensor) else None
 
 
-def _with_late_items(gm: fx.GraphModule) -> Iterator[fx.Node]:
-    """Yields the nodes of a graph; each number that is computed from tensors follows at its first use, unless that
-    could change the number, or the work that is done before Python raises an error.
+def _with_delayed_items(gm: fx.GraphModule) -> Iterator[fx.Node]:
+    """Yields the nodes of a graph; the computation of a number from tensors is delayed until its first use.
+
+    It is not delayed where the number could change, or where more work would precede an error that Python raises.
     """
-    late: dict[fx.Node, None] = {}
+    delayed: dict[fx.Node, None] = {}
     for node in gm.graph.nodes:
         if FROM_DATA in node.meta:
-            late[node] = None
+            delayed[node] = None
             continue
-        if late and (_is_cut(gm, node) or node.op == "output" or _depends_on(node, late)):
-            yield from late
-            late = {}
+        if delayed and (_is_cut(gm, node) or node.op == "output" or _depends_on(node, delayed)):
+            yield from delayed
+            delayed = {}
         yield node
-    yield from late
+    yield from delayed
 
 
-def _depends_on(node: fx.Node, late: Collection[fx.Node]) -> bool:
-    """Returns whether a node must run after the computations of numbers in `late`."""
-    if any(operand in late for operand in node.all_input_nodes):
+def _depends_on(node: fx.Node, delayed: Collection[fx.Node]) -> bool:
+    """Returns whether a node must run after the `delayed` computations of numbers."""
+    if any(operand in delayed for operand in node.all_input_nodes):
         return True
     if not (node.meta.get("mutates") or node.meta.get("draws")):
         return False
-    read = {_memory(operand) for item in late for operand in item.all_input_nodes}
-    raises = any(item.meta[FROM_DATA] == RAISES for item in late)
+    read = {_memory(operand) for item in delayed for operand in item.all_input_nodes}
+    raises = any(item.meta[FROM_DATA] == RAISES for item in delayed)
     return raises or not read.isdisjoint(node.meta.get("written_memory", ()))
 
 
-def _number(node: fx.Node) -> Any:
-    """Returns the symbol of a number that operations on tensors take; None for a number that none takes."""
+def _symbol_of(node: fx.Node) -> Any:
+    """Returns the symbol of a number that is computed from tensors; None if no segment takes the number."""
     return node.meta["example_value"]
 
 
-def _in_range(call: BoxedCallable, positions: Sequence[int]) -> BoxedCallable:
-    """Returns `call`, which raises eager's error if an int at one of the `positions` is no int of a tensor."""
+def _checking_range(call: BoxedCallable, positions: Sequence[int]) -> BoxedCallable:
+    """Wraps `call` to raise eager's error if an int at one of the `positions` does not fit into an int64 tensor."""
     if not positions:
         return call
 
@@ -199,37 +200,37 @@ class _Segments:
         self.symbols: list[Any] = []
 
     def compile(self, example_inputs: Sequence[Any]) -> BoxedCallable:
-        entry = settings()
+        initial_settings = settings()
         self.examples = _initial_values(self.placeholders, list(example_inputs), empty=False)
-        pending: list[fx.Node] = []
+        segment: list[fx.Node] = []
         items: list[fx.Node] = []
-        ends = {node_with_end for node in self.gm.graph.nodes for node_with_end in watched_tensors(node)}
-        for node in _with_late_items(self.gm):
+        watched = {tensor for node in self.gm.graph.nodes for tensor in watched_tensors(node)}
+        for node in _with_delayed_items(self.gm):
             if FROM_DATA in node.meta:
                 items.append(node)
                 continue
             if items:
-                self.add_segment(pending)
+                self.add_segment(segment)
                 self.add_items(items)
-                pending, items = [], []
+                segment, items = [], []
             if _is_cut(self.gm, node):
-                self.add_segment(pending)
+                self.add_segment(segment)
                 self.add_cut(node)
-                pending = []
+                segment = []
             elif node.op in ("call_function", "call_method") and node not in self.examples:
-                pending.append(node)
-            if node in ends:
-                self.add_segment(pending)
-                pending = []
-        self.add_segment(pending)
+                segment.append(node)
+            if node in watched:
+                self.add_segment(segment)
+                segment = []
+        self.add_segment(segment)
         (output,) = (node for node in self.gm.graph.nodes if node.op == "output")
         if fixes_any(self.symbols):
             raise _needs_value(next(node for node in self.gm.graph.nodes if FROM_DATA in node.meta))
         self.find_last_uses(output.all_input_nodes)
-        return _program(self.placeholders, self.steps, output.args[0], entry)
+        return _program(self.placeholders, self.steps, output.args[0], initial_settings)
 
     def add_segment(self, nodes: list[fx.Node]) -> None:
-        """Compiles a stretch of the graph without cuts."""
+        """Compiles nodes without cuts."""
         inside, before = set(nodes), settings()
         outer_inputs = (i for node in nodes for i in node.all_input_nodes if i not in inside and i.op != "get_attr")
         inputs = tuple(dict.fromkeys(outer_inputs))
@@ -246,7 +247,7 @@ class _Segments:
                 function(*args)
 
     def add_cut(self, node: fx.Node) -> None:
-        """Adds the steps between two stretches."""
+        """Adds the step of a cut."""
         if is_switch(node.target):  # a switch of the inference mode: later values are created under the new mode
             node.target(*node.args)  # type: ignore[operator]
         elif is_cond(node):
@@ -259,44 +260,44 @@ class _Segments:
     def add_choice(self, node: fx.Node) -> None:
         """Compiles both branches of a `cond`."""
         pred, operands = node.args[0], node.args[3]
-        parts = {user.args[1]: user for user in node.users if user.target is operator.getitem}
+        elements = {user.args[1]: user for user in node.users if user.target is operator.getitem}
         assert isinstance(pred, fx.Node) and isinstance(operands, (tuple, list))
         examples = self.examples_of(operands)
         graphs = subgraphs_of(self.gm, node)
         calls = tuple(self.compile_part(graph, examples) for graph in graphs)
         results = _run_both(graphs, examples)
-        outputs = tuple(parts.get(position) for position in range(len(results)))
+        outputs = tuple(elements.get(position) for position in range(len(results)))
         self.steps.append(_Step(tuple(operands), outputs, calls, settings(), pred))
         self.remember(outputs, results)
 
     def add_checkpoint(self, node: fx.Node) -> None:
         """Compiles the body of a checkpoint; in backward, torch runs the body again."""
-        part, inputs = _subgraph(self.gm, node.args[0]), node.args[1]
+        body, inputs = _subgraph(self.gm, node.args[0]), node.args[1]
         assert isinstance(inputs, (tuple, list))
-        parts = {user.args[1]: user for user in node.users if user.target is operator.getitem}
+        elements = {user.args[1]: user for user in node.users if user.target is operator.getitem}
         examples = self.examples_of(inputs)
-        compiled = self.compile_part(part, examples)
+        compiled = self.compile_part(body, examples)
 
         def call(args: list[Any]) -> Any:
-            return node.target(lambda *given: tuple(compiled([*given])), tuple(args))  # type: ignore[operator]
+            return node.target(lambda *inputs: tuple(compiled([*inputs])), tuple(args))  # type: ignore[operator]
 
-        results = _run_on_fakes(part, examples)
-        outputs = tuple(parts.get(position) for position in range(len(results)))
+        results = _run_on_fakes(body, examples)
+        outputs = tuple(elements.get(position) for position in range(len(results)))
         self.steps.append(_Step(tuple(inputs), outputs, (mark_boxed(call),), settings()))
         self.remember(outputs, results)
 
     def add_call(self, node: fx.Node) -> None:
         """Adds a call that autograd must see. A result may be any object if the graph only returns the object."""
         inputs = tuple(dict.fromkeys(node.all_input_nodes))
-        parts = [user for user in node.users if returns_several(node) and user.target is operator.getitem]
+        elements = [user for user in node.users if returns_several(node) and user.target is operator.getitem]
         graph = fx.Graph()
-        copies = {given: graph.placeholder(given.name) for given in inputs}
+        copies = {source: graph.placeholder(source.name) for source in inputs}
         copies[node] = graph.node_copy(node, copies.__getitem__)
-        results = [graph.node_copy(part, copies.__getitem__) for part in parts] if parts else [copies[node]]
+        results = [graph.node_copy(element, copies.__getitem__) for element in elements] or [copies[node]]
         graph.output(tuple(results))
         part = compat.graph_module(torch.nn.Module(), graph)
-        examples = _run_on_fakes(part, [self.examples[given] for given in inputs], reads_real_tensors=True)
-        outputs = tuple(parts or [node])
+        examples = _run_on_fakes(part, [self.examples[source] for source in inputs], reads_real_tensors=True)
+        outputs = tuple(elements or [node])
         self.steps.append(_Step(inputs, outputs, (make_boxed(part),), settings()))
         self.examples.update(zip(outputs, examples))
 
@@ -306,9 +307,9 @@ class _Segments:
         inputs = tuple(dict.fromkeys(i for node in nodes for i in node.all_input_nodes if i not in inside))
         outputs = tuple(node for node in nodes if any(user not in inside for user in node.users))
         part = _part(self.gm, inputs, nodes, outputs, [])
-        whole = [position for position, node in enumerate(outputs) if isinstance(_number(node), torch.SymInt)]
-        self.steps.append(_Step(inputs, outputs, (_in_range(make_boxed(part), whole),), settings()))
-        self.examples.update((node, self.example_of(_number(node))) for node in outputs)
+        ints = [position for position, node in enumerate(outputs) if isinstance(_symbol_of(node), torch.SymInt)]
+        self.steps.append(_Step(inputs, outputs, (_checking_range(make_boxed(part), ints),), settings()))
+        self.examples.update((node, self.example_of(_symbol_of(node))) for node in outputs)
 
     def example_of(self, number: Any) -> Any:
         """Returns an example of a value that is computed between segments; `number` is None if no segment takes it."""
@@ -353,7 +354,7 @@ class _Segments:
 
 
 def _initial_values(placeholders: list[fx.Node], args: list[Any], *, empty: bool) -> Environment:
-    """Returns the initial values of the graph: inputs, and elements of lists. `empty` clears donated lists."""
+    """Returns the initial values of the graph: inputs, and elements of lists. `empty`: clear donated lists."""
     values: Environment = {}
     for node, value in zip(placeholders, args):
         if not isinstance(value, list):
@@ -374,9 +375,9 @@ def _part(
     inputs: tuple[fx.Node, ...],
     nodes: list[fx.Node],
     outputs: tuple[fx.Node, ...],
-    back: list[Call],
+    switches: list[Call],
 ) -> fx.GraphModule:
-    """Returns a graph of the `nodes` of `gm` with their subgraphs; the graph ends with the switches `back`."""
+    """Returns a graph of the `nodes` of `gm` with their subgraphs; the graph ends with the calls `switches`."""
     graph = fx.Graph()
     copies = {node: graph.placeholder(node.name) for node in inputs}
     for node, copy in copies.items():
@@ -387,17 +388,19 @@ def _part(
             if subgraph not in copies:
                 copies[subgraph] = graph.node_copy(subgraph)
         copies[node] = graph.node_copy(node, copies.__getitem__)
-    for function, args in back:
+    for function, args in switches:
         graph.call_function(function, args)
     graph.output(tuple(copies[node] for node in outputs))
     return compat.graph_module(gm, graph)
 
 
-def _program(placeholders: list[fx.Node], steps: list[_Step], results: Any, entry: Settings) -> BoxedCallable:
+def _program(
+    placeholders: list[fx.Node], steps: list[_Step], results: Any, initial_settings: Settings
+) -> BoxedCallable:
     settings = [step.settings for step in steps]
     plan = [
-        (step, switches_between(now, before), switches_between(entry, now))
-        for step, before, now in zip(steps, [entry, *settings], settings)
+        (step, switches_between(now, before), switches_between(initial_settings, now))
+        for step, before, now in zip(steps, [initial_settings, *settings], settings)
     ]
 
     def call(args: list[Any]) -> Any:

@@ -176,7 +176,7 @@ def _generated(target: str) -> Backend:
             **stages,
             keep=_lowered if kernels else splittable,
             cache=cache,
-            images=kernels and settings.channels_last,
+            channels_last=kernels and settings.channels_last,
         )
 
     return backend

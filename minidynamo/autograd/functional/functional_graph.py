@@ -22,7 +22,7 @@ from minidynamo.compat import OpOverload
 from minidynamo.errors import Diagnostic, GraphRefused
 from minidynamo.graph.marks import WRITTEN
 
-OVERLAPS = "a tensor is written whose elements share memory"  # as fill_, zero_ and index_fill_ do
+OVERLAPS = "a tensor whose elements share memory is written"
 
 
 @dataclass(eq=False)
@@ -109,24 +109,27 @@ class FunctionalGraph:
         step = value.step
         return self.emitter.emit(step.op, self.viewed(value.parent), *step.args, **dict(step.kwargs))
 
-    def tensors_to_fill(self, op: OpOverload, into: dict[str, torch.Tensor], now: dict[str, Any]) -> dict[str, fx.Node]:
-        """Returns the tensors that `op` fills with random numbers, in the layout of `into`; the layout decides which
-        number goes where.
+    def tensors_to_fill(
+        self, op: OpOverload, written: dict[str, torch.Tensor], arguments: dict[str, Any]
+    ) -> dict[str, fx.Node]:
+        """Returns the arguments that `op` fills with random numbers, in the layouts of the program's tensors `written`:
+        the layout assigns the numbers to elements.
 
-        `now` has the present arguments. The functional operator has no argument for an output, and fills a result in
-        row-major order.
+        The functional operator has no argument for an output, and fills a result in row-major order.
         """
-        laid_out = {name: self.emitter.restride(now[name], like) for name, like in into.items() if name in now}
-        for name, like in into.items():
+        laid_out = {
+            name: self.emitter.restride(arguments[name], like) for name, like in written.items() if name in arguments
+        }
+        for name, like in written.items():
             argument = laid_out.get(name)
             same = like.is_contiguous() if argument is None else has_strides_of(argument.meta["val"], like)
             # For a tensor with gaps, `normal_` draws differently.
             if not same or (op is torch.ops.aten.normal_.default and not is_dense(like)):
-                raise refuse(f"`{op}` draws into memory that is laid out in a way that values are not")
+                raise refuse(f"`{op}` draws random numbers into a tensor with gaps, or into a transposed output")
         return laid_out
 
     def write(self, value: Value, new: fx.Node) -> None:
-        """Gives the memory of `value` the data of `new`, which has the same shape and dtype."""
+        """Records that the program writes `new`, of the same shape and dtype, to the memory of `value`."""
         if overlaps_itself(value.node.meta["val"]):
             raise refuse(OVERLAPS)
         if value.parent is None:

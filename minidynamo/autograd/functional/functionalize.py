@@ -29,7 +29,7 @@ from minidynamo.autograd.graph.mutation import (
     mutation_of,
     named_arguments,
 )
-from minidynamo.autograd.graph.numbers import is_symbolic, key, keys, known
+from minidynamo.autograd.graph.numbers import is_symbolic, key, keys, simplified
 from minidynamo.autograd.graph.signature import ViewStep
 from minidynamo.autograd.graph.views import is_elementwise, overlaps_itself, same_elements, share_elements
 from minidynamo.autograd.trace.joint import Trace
@@ -40,11 +40,11 @@ from minidynamo.graph.storage_resize import copy_unseen, resize_storage
 
 aten = torch.ops.aten
 
-# Operators that change only the gradient history, which the trace has followed already.
+# Operators that change only the gradient history; the traced gradients contain the change already.
 IDENTITIES = frozenset({aten.detach.default, aten.alias.default, aten.lift_fresh.default, aten.detach_.default})
 
 
-# Python type -> dtype that represents every number of the type.
+# Python type -> dtype that represents each of its numbers.
 _EXACT: dict[type, torch.dtype] = {
     bool: torch.bool,
     int: torch.int64,
@@ -61,8 +61,8 @@ def functionalize(
     """Returns the graph of `trace` without mutation.
 
     The placeholders are `names`, one per value of `flat`, then tangents, then constants. With `keeps_numbers`, the
-    graph also computes the numbers that became constant during tracing. Values then have the same names as in a trace
-    where these numbers are not constant.
+    graph also computes the numbers that became constant during tracing; values then have the same names
+    (`value_keys.py`) as in a trace where these numbers are not constant.
 
     Raises GraphRefused MD402 for a write that has no functional form: a write to the shape or storage of an input,
     through an operator without a functional variant, or to an input that shares memory with another input.
@@ -98,10 +98,10 @@ class _Pass:
             if node in self.trace.tangents[:1]:
                 self.result.forward_nodes = frozenset(self.emitter.graph.nodes)
             if node.op == "get_attr" and node not in self.result.values:
-                self.make_number(node)
+                self.create_number(node)
             if node.op == "call_function":
                 with self.emitter.replacing(node):
-                    self.translate(node)
+                    self.emit_without_mutation(node)
         self.refuse_lost_history(flat)
         self.refuse_shared_inputs()
         self.refuse_fixed_windows()
@@ -124,11 +124,11 @@ class _Pass:
                 self.result.constants[lifted] = tensor
                 self.fresh(node, lifted)
 
-    def make_number(self, node: fx.Node) -> None:
-        """Creates the tensor of a Python number where it is first read, as in eager."""
+    def create_number(self, node: fx.Node) -> None:
+        """Creates the tensor of a Python full where it is first read, as in eager."""
         tensor = operator.attrgetter(str(node.target))(self.trace.owner)
-        number = self.emitter.emit(aten.full.default, [], tensor.item(), dtype=tensor.dtype, device=tensor.device)
-        self.fresh(node, number)
+        full = self.emitter.emit(aten.full.default, [], tensor.item(), dtype=tensor.dtype, device=tensor.device)
+        self.fresh(node, full)
 
     def fresh(self, old: fx.Node, new: fx.Node) -> Value:
         """Records that the traced node `old` is new memory with the value `new`."""
@@ -147,20 +147,20 @@ class _Pass:
             return self.result.read(value)
         return self.result.nodes[old]
 
-    def translate(self, node: fx.Node) -> None:
+    def emit_without_mutation(self, node: fx.Node) -> None:
         op, values = node.target, self.result.values
         source = node.args[0] if node.args else None
         if isinstance(node.meta.get("val"), compat.SYMBOLIC_NUMBERS):
-            self.number(node)
+            self.emit_number(node)
         elif op is operator.getitem:
-            self.element(node)
+            self.take_element(node)
         elif node in self.trace.input_copies or op in IDENTITIES:
-            self.refuse_input_metadata(node, only={aten.detach_.default})
+            self.refuse_input_metadata(node, only=aten.detach_.default)
             values[node] = values[source]  # type: ignore[index]
         elif op is aten.lift_fresh_copy.default:
             self.fresh(node, self.current(source))
         elif not isinstance(op, OpOverload):
-            self.copy(node)
+            self.emit_operation(node)
         elif op is resize_storage:
             resize(self.result, node, self.current(node.args[1]))
         elif is_metadata_mutation(op):
@@ -170,13 +170,13 @@ class _Pass:
         elif (mutation := mutation_of(op)) is not None:
             self.mutate(node, op, mutation)
         elif is_view(op) and source in values:
-            self.view(node, op)
+            self.record_view(node, op)
         else:
-            self.copy(node)
+            self.emit_operation(node)
 
-    def number(self, node: fx.Node) -> None:
+    def emit_number(self, node: fx.Node) -> None:
         """Emits a number once, and not at all if it became constant."""
-        value = known(node.meta["val"])
+        value = simplified(node.meta["val"])
         emitted = self.emitter.numbers.get(key(value)) if is_symbolic(value) else value
         if self.keeps_numbers and not is_symbolic(value):
             value, emitted = node.meta["val"], None
@@ -185,11 +185,11 @@ class _Pass:
             emitted = self.emitter.emit_known(node.target, self.current(node.args), self.current(node.kwargs), value)
         self.result.nodes[node] = emitted
 
-    def element(self, node: fx.Node) -> None:
+    def take_element(self, node: fx.Node) -> None:
         owner, index = node.args
         assert isinstance(owner, fx.Node)
         if owner in self.result.values:  # a list of views
-            self.view(node, operator.getitem)
+            self.record_view(node, operator.getitem)
         elif isinstance(elements := self.result.nodes[owner], (list, tuple)):
             if isinstance(elements[index], Value):  # type: ignore[index]
                 self.result.values[node] = elements[index]  # type: ignore[index]
@@ -198,7 +198,7 @@ class _Pass:
         else:
             self.fresh(node, self.emitter.element(elements, index))  # type: ignore[arg-type]
 
-    def copy(self, node: fx.Node) -> None:
+    def emit_operation(self, node: fx.Node) -> None:
         """Emits an operation that neither writes nor views."""
         self.check_readable(node)
         args, kwargs = self.current(node.args), self.current(node.kwargs)
@@ -227,7 +227,7 @@ class _Pass:
         """Returns the inputs of a traced node except numbers, which have no layout."""
         return [old for old in node.all_input_nodes if not isinstance(old.meta.get("val"), compat.SYMBOLIC_NUMBERS)]
 
-    def view(self, node: fx.Node, op: Any) -> None:
+    def record_view(self, node: fx.Node, op: Any) -> None:
         """Records a view of the first argument. An in-place view replaces its argument."""
         source, *rest = node.args
         assert isinstance(source, fx.Node)
@@ -250,12 +250,12 @@ class _Pass:
         self.refuse_input_metadata(node)
         mutation = mutation_of(op)
         if mutation is None or mutation.functional is None or not is_view(mutation.functional):
-            raise refuse(f"`{op}` gives a tensor other memory in the middle of a graph")
-        self.view(node, mutation.functional)
+            raise refuse(f"`{op}` replaces the memory of a tensor inside a graph")
+        self.record_view(node, mutation.functional)
 
-    def refuse_input_metadata(self, node: fx.Node, only: set[OpOverload] | None = None) -> None:
+    def refuse_input_metadata(self, node: fx.Node, only: OpOverload | None = None) -> None:
         value = self.result.values.get(node.args[0]) if node.args else None  # type: ignore[arg-type]
-        if (only is None or node.target in only) and value is not None and value.base.input is not None:
+        if only in (None, node.target) and value is not None and value.base.input is not None:
             raise refuse(f"`{node.target}` changes an input's shape, memory or history, not its data")
 
     def undeclared_write(self, node: fx.Node) -> None:
@@ -297,7 +297,7 @@ class _Pass:
             self.fresh(node, returned[0])
 
     def refuse_written_twice(self, op: OpOverload, mutation: Mutation, named: dict[str, Any]) -> None:
-        """Refuses aliased arguments: each argument would see writes to the other, but values do not change."""
+        """Refuses arguments that share memory: in eager a write to one changes the other."""
         written = self.tensors_in([named[name] for name in mutation.arguments])
         read = self.tensors_in([value for name, value in named.items() if name not in mutation.arguments])
         twice = len({self.result.values[node].base for node in written}) < len(written)
@@ -310,7 +310,7 @@ class _Pass:
             or crossed
             or any(self.may_alias_write(op, mutation, *pair) for pair in itertools.product(written, read))
         ):
-            raise refuse(f"`{op}` is given the same memory twice, and writes to it")
+            raise refuse(f"`{op}` gets the same memory twice, and writes to it")
 
     def tensors_in(self, value: Any) -> list[fx.Node]:
         return [node for node in nodes_in(value) if node in self.result.values]
@@ -332,15 +332,15 @@ class _Pass:
         functional = mutation.functional
         if functional is None:
             raise refuse(f"`{op}` writes to its arguments, and no operator is known that returns the data instead")
-        call = {name: self.current(value) for name, value in named.items() if name not in mutation.dropped}
+        arguments = {name: self.current(value) for name, value in named.items() if name not in mutation.dropped}
         if torch.Tag.nondeterministic_seeded in op.tags:
-            call |= self.result.tensors_to_fill(
-                op, {name: named[name].meta["val"] for name in mutation.arguments}, call
+            arguments |= self.result.tensors_to_fill(
+                op, {name: named[name].meta["val"] for name in mutation.arguments}, arguments
             )
         names = [arg.name for arg in compat.schema_of(functional).arguments]
         order = [arg.name for arg in compat.schema_of(op).arguments if arg.name not in mutation.dropped]
         keyword_only = {arg.name for arg in compat.schema_of(functional).arguments if arg.kwarg_only}
-        renamed = {theirs: call[ours] for ours, theirs in zip(order, names) if ours in call}
+        renamed = {theirs: arguments[ours] for ours, theirs in zip(order, names) if ours in arguments}
         if mutation.dropped and isinstance(out := named[mutation.dropped[0]], fx.Node):
             renamed |= arguments_from_out(
                 out.meta["val"], {*names} - {key for key in renamed if renamed[key] is not None}
@@ -354,9 +354,9 @@ class _Pass:
         try:
             emitted = self.emitter.emit(functional, *args, **renamed)
         except RuntimeError as error:  # `masked_scatter_` is checked at run time, `masked_scatter` during tracing
-            raise refuse(f"`{functional}` does not take what `{op}` is given: {error}") from error
+            raise refuse(f"`{functional}` does not accept the arguments of `{op}`: {error}") from error
         if isinstance(emitted.meta["val"], torch.Tensor):
-            written = None if mutation.dropped else call[mutation.arguments[0]]
+            written = None if mutation.dropped else arguments[mutation.arguments[0]]
             if written is not None and emitted.args and emitted.args[0] is written:
                 emitted.meta[WRITTEN] = {0: 0}
             return [emitted]
@@ -407,21 +407,21 @@ class _Pass:
 
     def count_list_writes(self, written: Any) -> None:
         """Counts the writes of an operation on lists of tensors, which torch counts only for real tensors."""
-        for one in written if isinstance(written, (list, tuple)) else ():
-            self.result.values[one].base.uncounted += 1
+        for tensor in written if isinstance(written, (list, tuple)) else ():
+            self.result.values[tensor].base.uncounted += 1
 
     def assign(self, target: Any, new: Any) -> None:
         if isinstance(target, (list, tuple)):
             new = new if isinstance(new, list) else [self.emitter.element(new, i) for i in range(len(target))]
-            for one, value in zip(target, new):
-                self.assign(one, value)
+            for tensor, value in zip(target, new):
+                self.assign(tensor, value)
             return
         value = self.result.values[target]
         if overlaps_itself(target.meta["val"]):
             raise refuse(OVERLAPS)
         like = self.result.read(value).meta["val"]
         if keys(new.meta["val"].shape) != keys(like.shape) and tuple(new.meta["val"].shape) != tuple(like.shape):
-            raise refuse("an operation with `out=` gives its output another shape")
+            raise refuse("an operation with `out=` resizes its output")
         new = self.emitter.cast(new, like)
         self.result.write(value, new)
 
@@ -438,12 +438,12 @@ class _Pass:
         for index, value in self.result.inputs.items():
             traced = self.trace.primals[index].meta["val"]
             if value.base.version and overlaps_itself(traced):
-                raise refuse("an input is written whose elements share memory", value.base.node)
+                raise refuse("an input whose elements share memory is written", value.base.node)
             owners.setdefault(compat.memory_of(traced), []).append(value.base)
         for bases in owners.values():
             written = [base.node for base in bases if base.version]
             if len(bases) > 1 and written:
-                raise refuse("an input is written that shares memory with another input", written[0])
+                raise refuse("an input that shares memory with another input is written", written[0])
 
     def refuse_fixed_windows(self) -> None:
         """Refuses `as_strided` with an offset if the graph moves values to other memory.
@@ -454,12 +454,12 @@ class _Pass:
         written = any(value.base.version for value in self.result.inputs.values())
         differentiated = self.trace.tangents and any(base.input is not None for base, _ in self.fixed_windows)
         if self.fixed_windows and (written or differentiated):
-            what = "`as_strided` counts from the beginning of a storage, and the graph puts values elsewhere"
+            what = "`as_strided` counts from the start of a storage, and the graph stores values in other memory"
             raise refuse(what, self.fixed_windows[0][1])
 
 
 def _is_paired(named: dict[str, Any], mutation: Mutation, written: fx.Node, read: fx.Node) -> bool:
-    """Returns whether a tensor of a list is read only at the position where `written` is written in its list."""
+    """Returns whether `read`, a tensor of a list, is read only at the position of `written` in its own list."""
     if any(value is read for name, value in named.items() if name not in mutation.arguments):
         return False
     lists = {name: value for name, value in named.items() if isinstance(value, (list, tuple))}
@@ -469,7 +469,7 @@ def _is_paired(named: dict[str, Any], mutation: Mutation, written: fx.Node, read
 
 
 def _origin(view: fx.Node, end: fx.Node | None) -> fx.Node:
-    """Returns the node that `view` is a view of with the same layout, no further than `end`; else `view`.
+    """Returns a source of `view` with the same layout and memory, not beyond `end`; `view` itself if there is none.
 
     For example, gradients of transposed weights are transposed back.
     """

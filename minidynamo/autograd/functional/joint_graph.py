@@ -63,11 +63,11 @@ class Joint:
     read_by_derivatives: Collection[fx.Node] = ()
     #: Positions of results that `writes` store in inputs; forward does not return these results.
     results_in_inputs: Collection[int | None] = ()
-    #: Values that eager saves: if backward needs a value, it is saved even if an alternative is cheaper.
-    eager: frozenset[fx.Node] = frozenset()
+    #: Values that eager saves. If backward needs such a value, it is saved even if an alternative is cheaper.
+    saved_by_eager: frozenset[fx.Node] = frozenset()
 
     @cached_property
-    def wanted(self) -> set[fx.Node]:
+    def needed(self) -> set[fx.Node]:
         """The nodes that the gradients depend on."""
         return ancestors(node for node in self.gradients if node is not None)
 
@@ -109,7 +109,7 @@ def is_effect(node: fx.Node) -> bool:
     return uses_generator(node) or returns_nothing
 
 
-def maker_of(node: fx.Node) -> fx.Node:
+def producer_of(node: fx.Node) -> fx.Node:
     """Returns the operation that computed `node`: the node itself, unless it is an element of several results."""
     source = node.args[0] if node.target is operator.getitem else None
     several = isinstance(source, fx.Node) and not isinstance(source.meta.get("val"), torch.Tensor)
@@ -121,7 +121,8 @@ def tangent_dependent(graph: fx.Graph, inputs: set[fx.Node]) -> set[fx.Node]:
     backward."""
     backward_only: set[fx.Node] = set()
     for node in graph.nodes:
-        late = node not in inputs if node.op == "placeholder" else any(i in backward_only for i in node.all_input_nodes)
-        if late or (USERS_BACKWARD in node.meta and is_random(node)):
+        is_tangent = node.op == "placeholder" and node not in inputs
+        is_users_draw = USERS_BACKWARD in node.meta and is_random(node)
+        if is_tangent or is_users_draw or not backward_only.isdisjoint(node.all_input_nodes):
             backward_only.add(node)
     return backward_only

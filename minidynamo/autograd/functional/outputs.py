@@ -41,7 +41,7 @@ class Results:
     differentiable: list[int] = field(default_factory=list)
     #: One plan per output of the user's graph.
     outputs: list[OutputPlan] = field(default_factory=list)
-    #: Tensors that outputs are views of, made once.
+    #: Tensors that several outputs are views of.
     views: list[OutputPlan] = field(default_factory=list)
     #: One per written input.
     mutations: list[InputMutation] = field(default_factory=list)
@@ -91,24 +91,24 @@ class _Planner:
         for index in self.trace.mutated_with_grad:
             value = self.functional.inputs[index]
             new = self.functional.read(value)
-            position = self.add(new, value.node.meta["val"], differentiable=True)
+            position = self.add_result(new, value.node.meta["val"], differentiable=True)
             if self.results.nodes[position] is new and self.may_write_in_place(index, new):
                 in_place.add(index)
-            self.results.mutations.append(InputMutation(index, position, self.writes(index), index in in_place))
+            self.results.mutations.append(InputMutation(index, position, self.write_count(index), index in in_place))
         for index, value in self.functional.inputs.items():
             if value.base.version and index not in self.trace.mutated_with_grad:
-                self.results.mutations.append(InputMutation(index, None, self.writes(index)))
-        for index, new, behind in self.functional.writes:
+                self.results.mutations.append(InputMutation(index, None, self.write_count(index)))
+        for index, new, after in self.functional.writes:
             if index not in self.trace.mutated_with_grad or index in in_place:
-                self.results.input_writes.append(InputWrite(self.functional.placeholders[index], new, behind))
+                self.results.input_writes.append(InputWrite(self.functional.placeholders[index], new, after))
         for index, alias_set in enumerate(self.trace.alias_sets):
             self.add_alias_set(index, alias_set)
         for traced in self.traced:
             if traced.source is not None:
                 self.add_view(traced.source)
         for position, traced in enumerate(self.trace.outputs):
-            known = self.views.get(position)
-            plan = self.output(traced) if known is None else OutputPlan("view", known)
+            view = self.views.get(position)
+            plan = self.plan_output(traced) if view is None else OutputPlan("view", view)
             self.results.outputs.append(replace(plan, early=self.is_early(traced, plan)))
         return self.results
 
@@ -117,8 +117,8 @@ class _Planner:
         writes."""
         if traced.kind != "view" or plan.detach or traced.no_grad or self.results.mutations:
             return False
-        known = all(step.is_filled for plan in (plan, *self.results.views) for step in plan.steps)
-        return known and self.order.get(traced.node, 0) < self.last_computed
+        is_filled = all(step.is_filled for plan in (plan, *self.results.views) for step in plan.steps)
+        return is_filled and self.order.get(traced.node, 0) < self.last_computed
 
     def add_view(self, position: int) -> None:
         """Plans an output, or an intermediate, as the common base of several views."""
@@ -127,27 +127,25 @@ class _Planner:
             if traced.source is not None:
                 self.add_view(traced.source)
             self.views[position] = len(self.results.views)
-            self.results.views.append(self.output(traced))
+            self.results.views.append(self.plan_output(traced))
 
     def may_write_in_place(self, index: int, new: fx.Node) -> bool:
         """Returns whether the graph may write the final data of an input into the input, and save the input for
-        backward.
-
-        If the program copied a tensor into the input, and backward reads that tensor, eager saves the source of the
-        copy.
+        backward. It must not if the program copied a tensor into the input that backward reads: eager then saves the
+        source of the copy.
         """
         base = self.functional.inputs[index].base
-        others = {value.base for value in self.functional.values.values() if value.node is new} - {base}
-        if not others.isdisjoint(self.functional.read_by_backward):
+        sources = {value.base for value in self.functional.values.values() if value.node is new} - {base}
+        if not sources.isdisjoint(self.functional.read_by_backward):
             return False
         return same_layout(new.meta["val"], self.functional.placeholders[index].meta["val"])
 
-    def writes(self, index: int) -> int | None:
+    def write_count(self, index: int) -> int | None:
         """Returns how many writes to an input torch counts; None if the input has no version counter."""
         traced = self.trace.write_counts.get(index)
         return None if traced is None else traced + self.functional.inputs[index].base.uncounted
 
-    def add(self, node: fx.Node, like: torch.Tensor, differentiable: bool) -> int:
+    def add_result(self, node: fx.Node, like: torch.Tensor, differentiable: bool) -> int:
         """Adds a result for `node`, in separate memory and with the strides of `like`; returns its position."""
         node = self.emitter.restride(node, like)
         if memory_of(node) in self.memory:
@@ -159,7 +157,7 @@ class _Planner:
         return len(self.results.nodes) - 1
 
     def add_number(self, node: fx.Node) -> int:
-        """Adds a result for a number, which the user gets or a view after the graph needs; returns its position."""
+        """Adds a result for a number that is an output, or an argument of a view; returns its position."""
         if node not in self.numbers:
             self.numbers[node] = len(self.results.nodes)
             self.results.nodes.append(node)
@@ -188,7 +186,7 @@ class _Planner:
             node = self.functional.viewed(value)
         if memory_of(node) in self.memory and value.parent is not None:
             node = self.copied(value)
-        position = self.add(node, like, alias_set.requires_grad)
+        position = self.add_result(node, like, alias_set.requires_grad)
         self.alias_sets[index] = position, value
         if not alias_set.is_view and _is_view(self.results.nodes[position]):
             self.results.internal_views.append(position)
@@ -204,7 +202,7 @@ class _Planner:
         return node
 
     def is_whole_view(self, alias_set: OutputAliasSet, position: int) -> bool:
-        """Returns whether an output is a view for torch, while the graph returns the whole base."""
+        """Returns whether an output is a view in eager, while the graph returns its whole base."""
         node = self.results.nodes[position]
         return alias_set.is_view and not (alias_set.requires_grad or node.meta["val"].is_inference() or _is_view(node))
 
@@ -213,7 +211,7 @@ class _Planner:
             raise _not_rebuildable("an output is not the result of an operation", node)
         return self.functional.values[node]
 
-    def output(self, traced: TracedOutput) -> OutputPlan:
+    def plan_output(self, traced: TracedOutput) -> OutputPlan:
         if traced.kind == "constant":
             return OutputPlan("constant", value=traced.value)
         if traced.kind == "number":
@@ -227,13 +225,15 @@ class _Planner:
         if traced.source is not None:
             steps = steps_between(self.value_of(self.traced[traced.source].node), value)
             if steps is not None:
-                return self.shared("view", self.views[traced.source], steps, not traced.is_view, traced)
+                return self.plan_view("view", self.views[traced.source], steps, not traced.is_view, traced)
         if traced.kind == "view":
             index = value.base.input
             if index is None:
-                raise _not_rebuildable("an output shares memory with an input and is no view of it", traced.node)
+                raise _not_rebuildable(
+                    "an output shares memory with an input but is not a view of the input", traced.node
+                )
             detach = not traced.is_view or (self.trace.requires_grad[index] and not traced.requires_grad)
-            return self.shared("input", index, value.steps(), detach, traced)
+            return self.plan_view("input", index, value.steps(), detach, traced)
         position, root = self.alias_sets[traced.index]
         alias_set = self.trace.alias_sets[traced.index]
         if traced.node is alias_set.node:
@@ -242,12 +242,12 @@ class _Planner:
             return OutputPlan("graph", position, steps=steps, creation=traced.creation if is_view else None)
         steps = steps_between(root, value)
         if steps is None:
-            what = "two outputs share memory, and neither is a view of the other's base"
+            what = "two outputs share memory, and neither is a view of the base of the other"
             raise _not_rebuildable(what, traced.node)
         detach = not traced.is_view or (alias_set.requires_grad and not traced.requires_grad)
-        return self.shared("graph", position, steps, detach, traced)
+        return self.plan_view("graph", position, steps, detach, traced)
 
-    def shared(
+    def plan_view(
         self,
         origin: Literal["graph", "input", "view"],
         index: int,
@@ -319,20 +319,22 @@ def result_strides(captured: fx.Graph, results: Results) -> tuple[tuple[int, tup
     strides: dict[int, tuple[int, ...]] = {}
     returned: Any = captured.output_node().args[0]
     for node, plan in zip(returned if isinstance(returned, (tuple, list)) else (returned,), results.outputs):
-        wanted = node.meta.get("example_value") if isinstance(node, fx.Node) else None
-        if plan.origin != "graph" or plan.steps or not isinstance(wanted, torch.Tensor):
+        expected = node.meta.get("example_value") if isinstance(node, fx.Node) else None
+        if plan.origin != "graph" or plan.steps or not isinstance(expected, torch.Tensor):
             continue
         result = results.nodes[plan.index].meta["val"]
-        if result.layout is wanted.layout is torch.strided and _differ_invisibly(result, wanted):
-            strides[plan.index] = tuple(wanted.stride())
+        if result.layout is expected.layout is torch.strided and _differ_invisibly(result, expected):
+            strides[plan.index] = tuple(expected.stride())
     return tuple(strides.items())
 
 
-def _differ_invisibly(result: torch.Tensor, wanted: torch.Tensor) -> bool:
+def _differ_invisibly(result: torch.Tensor, expected: torch.Tensor) -> bool:
     """Returns whether two tensors of one shape have different strides, but only where no address depends on the
     strides."""
-    dims = [*zip(result.shape, result.stride(), wanted.stride())]
-    if keys(result.shape) != keys(wanted.shape) or any(type(stride) is not int for _, *pair in dims for stride in pair):
+    dims = [*zip(result.shape, result.stride(), expected.stride())]
+    if keys(result.shape) != keys(expected.shape) or any(
+        type(stride) is not int for _, *pair in dims for stride in pair
+    ):
         return False
     is_empty = any(type(size) is int and size == 0 for size in result.shape)
     differing = [size for size, one, other in dims if one != other]

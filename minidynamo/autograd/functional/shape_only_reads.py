@@ -1,8 +1,8 @@
-"""Owns the lists of operators that take a tensor without reading the data.
+"""Owns the lists of operators that take a tensor without reading its data.
 
-Backward operators of pooling and padding take their forward's input only for its shape, and eager saves the whole
-tensor. Here the operators get a substitute of the same shape: a view of the gradient, or of a single number. So forward
-saves nothing. `partition` chooses the other saved tensors.
+Backward operators of pooling and padding take the input of forward only for its shape, but eager saves the whole
+tensor. Here the operators get a substitute of the same shape: a view of the gradient, or of a single number. Forward
+then saves nothing for them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from minidynamo.graph.unbacked_symints import depends_on_data
 
 aten = torch.ops.aten
 
-# Operator -> position of the argument of which only shape, dtype and device are used.
+# Operator -> position of the argument; the operator uses only its shape, dtype and device.
 SHAPE_ONLY = {
     aten.max_pool2d_with_indices_backward.default: 1,
     aten.max_pool3d_with_indices_backward.default: 1,
@@ -40,7 +40,7 @@ SHAPE_ONLY = {
 }
 
 # Operators that create a tensor in the layout of the first argument.
-ASKED_FOR_LAYOUT = frozenset(
+CREATES_LIKE = frozenset(
     {
         *(aten.empty_like.default, aten.zeros_like.default, aten.ones_like.default, aten.full_like.default),
         *(aten.rand_like.default, aten.randn_like.default, aten.randint_like.default, aten.new_empty.default),
@@ -59,7 +59,7 @@ def read_inputs(node: fx.Node) -> list[fx.Node]:
         return node.all_input_nodes if depends_on_data(node.meta["val"]) else []
     if isinstance(node.target, Gradients):
         return [arg for i, arg in enumerate(node.args) if i not in node.target.unread and isinstance(arg, fx.Node)]
-    if node.target in ASKED_FOR_LAYOUT:
+    if node.target in CREATES_LIKE:
         return [source for source in node.all_input_nodes if source is not node.args[0]]
     if node.target in (BATCH_NORM, BATCH_NORM_OF_NUMBERS) and node.args[5]:
         return [source for source in node.args[:3] if isinstance(source, fx.Node)]
@@ -77,10 +77,11 @@ def replace_unread(emitter: GraphBuilder, op: Any, args: tuple[Any, ...]) -> tup
     return tuple(substitutes.get(i, arg) for i, arg in enumerate(args)) if substitutes else args
 
 
-def _adds_dtypes(some: Sequence[Any], args: Sequence[Any]) -> bool:
-    """Returns whether `some` of `args` have a unique dtype; torch may refuse the dtype without reading the data."""
-    dtypes = {arg.meta["val"].dtype for arg in args if arg not in some and _is_tensor(arg)}
-    return any(arg.meta["val"].dtype not in dtypes for arg in some if _is_tensor(arg))
+def _adds_dtypes(unread: Sequence[Any], args: Sequence[Any]) -> bool:
+    """Returns whether an unread argument has a dtype that no other argument has; torch may refuse the dtype
+    without reading the data."""
+    dtypes = {arg.meta["val"].dtype for arg in args if arg not in unread and _is_tensor(arg)}
+    return any(arg.meta["val"].dtype not in dtypes for arg in unread if _is_tensor(arg))
 
 
 def _is_tensor(arg: Any) -> bool:
@@ -89,20 +90,21 @@ def _is_tensor(arg: Any) -> bool:
 
 def _may_be_replaced(node: fx.Node) -> bool:
     value = node.meta["val"]
-    # The result takes over the memory format, and the substitute is contiguous.
+    # The result gets the memory format of this argument, and the substitute is contiguous.
     return value.layout is torch.strided and value.is_contiguous() and value.numel() > 1
 
 
 def _substitute(emitter: GraphBuilder, node: fx.Node, gradient: Any) -> fx.Node:
     like, sizes = node.meta["val"], emitter.sizes(node)
-    if _has_numbers_like(gradient, like):
+    if _can_be_viewed_as(gradient, like):
         return emitter.emit(aten.as_strided.default, gradient, sizes, [0] * like.ndim)
     number = emitter.emit(aten.full.default, [], 0, dtype=like.dtype, device=like.device)
     return emitter.emit(aten.expand.default, number, sizes)
 
 
-def _has_numbers_like(gradient: Any, like: torch.Tensor) -> bool:
-    value = gradient.meta["val"] if isinstance(gradient, fx.Node) else None
+def _can_be_viewed_as(node: Any, like: torch.Tensor) -> bool:
+    """Returns whether a view of one element of `node` can replace `like`."""
+    value = node.meta["val"] if isinstance(node, fx.Node) else None
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
         return False
     return value.dtype == like.dtype and value.device == like.device and bool(value.numel() > 0)

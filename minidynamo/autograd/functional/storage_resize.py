@@ -3,8 +3,8 @@
 A resize computes nothing. After an input loses its memory, its value is the input itself, and backward saves the input,
 not the temporary data. After an input gets memory, its value is the next write. The graph keeps a resize only if the
 final size differs from the initial size: before all other nodes if the input ends with memory, after the last reader if
-the input ends without memory. Temporary memory within the graph is not modelled: data written there is an ordinary
-value.
+the input ends without memory. Memory that an input has only inside the graph is not modelled: data written
+there is an ordinary value.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ UNCHANGED = StorageSizes()
 def resize(functional: FunctionalGraph, node: fx.Node, nbytes: Any) -> None:
     """Records a resize in the traced graph; `nbytes` is the new size in the functional graph."""
     if functional.forward_nodes:
-        raise refuse("a storage is resized by a gradient's formula")
+        raise refuse("the formula of a gradient resizes a storage")
     tensor, _, was_empty = node.args
     base = functional.values[tensor].base  # type: ignore[index]
     if base.nbytes is None:
@@ -79,7 +79,7 @@ def resize(functional: FunctionalGraph, node: fx.Node, nbytes: Any) -> None:
 
 
 def record_fill(functional: FunctionalGraph, op: OpOverload, mutation: Mutation, named: dict[str, Any]) -> None:
-    """Records that `op` is about to write: memory that `op` fills is readable from now on, also by `op` itself."""
+    """Records that `op` writes: memory that `op` fills is readable from now on, also by `op` itself."""
     for argument in mutation.arguments:
         tensors = named[argument]
         for node in tensors if isinstance(tensors, (list, tuple)) else [tensors]:
@@ -150,10 +150,9 @@ def storage_sizes(functional: FunctionalGraph, returned: Iterable[Any], written:
     """
     values = [functional.values[node] for node in returned if node in functional.values]
     if any(value.base.input is None and value.base.nbytes is not None for value in values):
-        raise refuse("a tensor is returned whose memory was resized")
-    if any(
-        value.parent is not None and value.base.nbytes == 0 for value in values
-    ):  # torch cannot make a view that late
+        raise refuse("a tensor whose storage was resized is returned")
+    # The runtime would make the view after the graph, when the memory is gone.
+    if any(value.parent is not None and value.base.nbytes == 0 for value in values):
         raise refuse("a view of memory that was freed is returned")
     resizes, emptied = [], set()
     for index, value in functional.inputs.items():
@@ -161,7 +160,7 @@ def storage_sizes(functional: FunctionalGraph, returned: Iterable[Any], written:
         if base.nbytes is None:
             continue
         if index in written:
-            raise refuse("an input is resized that autograd has to see written")
+            raise refuse("the storage of an input is resized, and autograd must see writes to the input")
         if base.nbytes == 0:
             emptied.add(placeholder)
         if base.was_empty != (base.nbytes == 0):
@@ -170,13 +169,13 @@ def storage_sizes(functional: FunctionalGraph, returned: Iterable[Any], written:
                 notice(_stays_full(placeholder))
     forward_readers: set[fx.Node] = set()
     backward_readers: set[fx.Node] = set()
-    inside = {*emptied}
+    aliases = {*emptied}
     for node in functional.emitter.graph.nodes if emptied and functional.forward_nodes else ():
         if node not in functional.forward_nodes and not (emptied | backward_readers).isdisjoint(node.all_input_nodes):
             backward_readers.add(node)
-        elif node in functional.forward_nodes and not inside.isdisjoint(node.all_input_nodes) and not is_number(node):
+        elif node in functional.forward_nodes and not aliases.isdisjoint(node.all_input_nodes) and not is_number(node):
             forward_readers.add(node)
-            inside |= {node} if may_alias_arguments(node) else set()
+            aliases |= {node} if may_alias_arguments(node) else set()
     return StorageSizes(tuple(resizes), frozenset(emptied), frozenset(forward_readers), frozenset(backward_readers))
 
 

@@ -1,8 +1,8 @@
 """Owns names of values that do not depend on the graph: a name is derived from the operation and the names of its
 arguments.
 
-Graphs that are traced from one program, in the same process or in different processes, give equal values equal names,
-wherever the values are computed. Random numbers are distinguished by the number of earlier draws.
+In all graphs that are traced from one program, in any process, equal values have equal names, wherever the values are
+computed. Random numbers are distinguished by the number of earlier draws.
 `autograd/runtime/derivatives.py` looks values up by name.
 """
 
@@ -72,7 +72,7 @@ def value_keys(
     inputs = {node: i for i, node in enumerate(functional.placeholders)}
     names = {symbol: type(symbol)(f"{kind}_{i}_{dim}") for symbol, (i, kind, dim) in symbols.items()}
     keys: dict[fx.Node, str] = {}
-    drawn = 0
+    draws = 0
     for node in functional.emitter.graph.nodes:
         if is_number(node) and not depends_on_data(node.meta["val"]):
             number = expression(node.meta["val"])
@@ -80,9 +80,9 @@ def value_keys(
         elif node in inputs:
             keys[node] = f"input {inputs[node]}"
         elif node.op == "call_function":
-            drawn += uses_generator(node)
-            draw = drawn if is_random(node) else None
-            parts = (_function(node.target), draw, _text(node.args, keys), _text(node.kwargs, keys))
+            draws += uses_generator(node)
+            number_of_draw = draws if is_random(node) else None
+            parts = (_function(node.target), number_of_draw, _text(node.args, keys), _text(node.kwargs, keys))
             keys[node] = hashlib.blake2b(repr(parts).encode(), digest_size=16).hexdigest()
         else:
             keys[node] = f"{node.name} {_content(functional.constants.get(node))}"

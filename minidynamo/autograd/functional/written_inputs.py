@@ -50,8 +50,8 @@ def final_values(writes: Iterable[InputWrite]) -> dict[fx.Node, fx.Node]:
 class WrittenInputs:
     """The writes of a graph that is copied to `graph`, node by node; `env` maps each node to its copy.
 
-    `overwritten` are all inputs with new data, now or after the graph. `needed` are the copied nodes, and `own` are the
-    nodes that need separate memory when the graph ends.
+    `overwritten` are the inputs that get new data, inside the graph or after it. `needed` are the copied nodes;
+    `separate` are the nodes that need memory of their own when the graph ends.
     """
 
     def __init__(
@@ -61,12 +61,12 @@ class WrittenInputs:
         writes: Sequence[InputWrite],
         overwritten: Iterable[fx.Node],
         needed: Collection[fx.Node],
-        own: Collection[fx.Node],
+        separate: Collection[fx.Node],
     ) -> None:
         self.graph = graph
         self.env = env
         self.needed = needed
-        self.own = own
+        self.separate = separate
         self.last = set(last_writes(writes))
         self.writes_after: dict[fx.Node, list[InputWrite]] = {}
         for write in writes:
@@ -94,15 +94,15 @@ class WrittenInputs:
     def finish(self, results: Iterable[fx.Node]) -> list[fx.Node]:
         """Emits the remaining writes, and returns `results` as the graph returns them."""
         returned = [self._result(node) for node in results]
-        rest = [write for write in self.last if write.new in self.input_memory]
-        for write in rest:  # a write may read data that another write overwrites
+        copied = [write for write in self.last if write.new in self.input_memory]
+        for write in copied:  # a write may read data that another write overwrites
             self._copy(write.new)
         for write in sorted(self.last, key=lambda write: write.placeholder.name):
-            self._store(write, self.copies[write.new] if write in rest else self.env[write.new])
+            self._store(write, self.copies[write.new] if write in copied else self.env[write.new])
         return returned
 
     def _result(self, node: fx.Node) -> fx.Node:
-        if node in self.own and not self.nodes_in_input.keys().isdisjoint(self.input_memory.get(node, ())):
+        if node in self.separate and not self.nodes_in_input.keys().isdisjoint(self.input_memory.get(node, ())):
             self._copy(node)
         return self.copies.get(node, self.env[node])
 
@@ -119,19 +119,19 @@ class WrittenInputs:
         new, placeholder = write.new, write.placeholder
         if new not in self.env or self._is_read(placeholder) or placeholder in self.input_memory.get(new, ()):
             return
-        moves = new not in self.input_memory and new not in self.own and new.op == "call_function"
-        moves = moves and (
+        is_moved = new not in self.input_memory and new not in self.separate and new.op == "call_function"
+        is_moved = is_moved and (
             same_layout(new.meta["val"], placeholder.meta["val"]) or self._may_be_read_from(placeholder, new)
         )
-        if write not in self.last and not (moves and self._has_readers(new)):
+        if write not in self.last and not (is_moved and self._has_readers(new)):
             return
         for node in self.nodes_in_input[placeholder]:
-            if node in self.own:
+            if node in self.separate:
                 self._copy(node)
         stored = self._store(write, self.env[new])
         self.last.discard(write)
         self.nodes_in_input[placeholder] = []
-        if moves:
+        if is_moved:
             self.env[new] = stored
             self.input_memory[new] = frozenset((placeholder,))
             self.nodes_in_input[placeholder] = [new]

@@ -14,7 +14,7 @@ import torch
 from torch import fx
 
 from minidynamo import compat
-from minidynamo.autograd.graph.numbers import is_dense_in, is_symbolic, key, keys, known
+from minidynamo.autograd.graph.numbers import is_dense_in, is_symbolic, key, keys, simplified
 from minidynamo.autograd.graph.provenance import COPIED_META, line_of_node
 from minidynamo.compat import FakeTensorMode, OpOverload
 from minidynamo.errors import located
@@ -100,7 +100,7 @@ class GraphBuilder:
 
     def size(self, node: fx.Node, dim: int) -> int | fx.Node:
         """Returns a size of `node`, or the node of a symbolic size."""
-        size = known(node.meta["val"].shape[dim])
+        size = simplified(node.meta["val"].shape[dim])
         if not isinstance(size, torch.SymInt):
             return int(size)
         number = self.numbers.get(key(size))

@@ -28,12 +28,12 @@ class _InternalHooks:
 class _Unhooked:
     """Remembers leaves whose nodes have no hooks, until the user registers a further hook."""
 
-    #: The number of the user's hooks at the time, and the leaves by id.
+    #: The count of the user's hooks when the leaves were recorded, and the leaves by id.
     known: tuple[int, dict[int, Reference]] = (0, {})
 
     @classmethod
     def leaves(cls) -> dict[int, Reference]:
-        """Returns the known leaves, none after a further hook of the user."""
+        """Returns the known leaves; none after the user has registered a further hook."""
         count = RemovableHandle.next_id - _InternalHooks.count
         known = cls.known
         if known[0] != count or len(known[1]) >= MOST_LEAVES:
@@ -45,10 +45,10 @@ MOST_LEAVES = 1 << 16
 """The most leaves to remember."""
 
 
-def register(how: Register, hook: Callable[..., Any]) -> RemovableHandle:
-    """Registers an internal hook: `how` is a method like `node.register_hook`."""
+def register(method: Register, hook: Callable[..., Any]) -> RemovableHandle:
+    """Registers an internal hook: `method` is, for example, `node.register_hook`."""
     _InternalHooks.count += 1
-    return how(hook)
+    return method(hook)
 
 
 def user_hooks_exist() -> bool:
@@ -89,8 +89,11 @@ def edges_after(node: Any) -> Iterator[tuple[Any, int]]:
 def skip_leaf_hooks(
     node: Any, gradients: Iterable[torch.Tensor | None], unvisited: Collection[torch.Tensor | None] = ()
 ) -> None:
-    """Skips hooks of leaves after `node` that would be called without a gradient, if any of `gradients`, the arguments
-    or results of the node, is None. Always skips hooks of leaves in `unvisited`."""
+    """Skips hooks of leaves after `node` that would be called without a gradient.
+
+    `gradients` are the arguments or results of the node; if one is None, the hooks of all leaves are skipped where
+    there is no gradient. Hooks of leaves in `unvisited` are skipped in any case.
+    """
     all_leaves = any(gradient is None for gradient in gradients)
     only = {id(leaf) for leaf in unvisited}
     for function, _ in edges_after(node) if all_leaves or only else ():
@@ -117,11 +120,11 @@ class _IfAdded:
         self.is_idle = False
 
     def watch(self, node: torch.autograd.graph.Node) -> None:
-        def look(gradients: Sequence[torch.Tensor | None]) -> None:
+        def check(gradients: Sequence[torch.Tensor | None]) -> None:
             handle.remove()
             self.is_idle = gradients[0] is None
 
-        handle = register(node.register_prehook, look)
+        handle = register(node.register_prehook, check)
 
     def __call__(self, leaf: torch.Tensor) -> Any:
         if not self.is_idle:
@@ -148,9 +151,9 @@ def _skip_none(hooks: dict[int, Any] | None) -> None:
         hooks.update({number: unless_none(hook) for number, hook in hooks.items()})
 
 
-def _has_hooks(how: Register) -> bool:
-    """Returns whether a hook is registered in this way. The list of hooks is only reachable from a handle."""
-    handle = register(how, _nothing)
+def _has_hooks(method: Register) -> bool:
+    """Returns whether a hook is registered by this method. The list of hooks is only reachable from a handle."""
+    handle = register(method, _nothing)
     hooks = handle.hooks_dict_ref()
     handle.remove()
     return bool(hooks)

@@ -1,4 +1,4 @@
-"""Owns the step from the tracer's inputs, lists included, to one flat list of values.
+"""Owns the conversion of the inputs of a captured graph, which may be lists, to one flat list of values.
 
 Data of tensors is not read. The layout is computed once per compile; each call only compares lengths.
 """

@@ -2,8 +2,8 @@
 gradients.
 
 Graphs are compiled for sizes, strides and dtypes; a tensor with different ones is copied.
-`autograd/runtime/graph_call.py` applies the layouts. Batched gradients are many gradients at once, which code sees as
-one (`is_grads_batched=True`, `torch.vmap`). Compiled code reads memory, so it is called once per gradient.
+`autograd/runtime/graph_call.py` applies the layouts. A batched gradient is a tensor of torch.vmap that represents
+many gradients (`is_grads_batched=True`). Compiled code reads memory, so it is called once per gradient.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class Layout:
     def restored(self, saved: torch.Tensor) -> torch.Tensor:
         """Returns the result of the user's unpack hook in this layout: the hook may have changed dtype or strides."""
         if saved.shape != self.shape:
-            came = f"returned a tensor of shape {tuple(saved.shape)} for one of shape {tuple(self.shape)}"
-            raise RuntimeError(f"a hook for saved tensors {came}")
+            mismatch = f"returned a tensor of shape {tuple(saved.shape)} for a tensor of shape {tuple(self.shape)}"
+            raise RuntimeError(f"a hook for saved tensors {mismatch}")
         if (saved.stride(), saved.dtype, saved.device) == (self.stride, self.dtype, self.device):
             return saved
         return self.empty().copy_(saved)
@@ -81,26 +81,29 @@ class GradientLayout:
         self.order = written.order or ()
         self.shape, self.stride = written.shape, written.stride
         self.dtype, self.device = written.dtype, written.device
-        self.kind = (
-            torch.strided if isinstance(like, WrittenLayout) else like.layout
-        )  # only strided layouts are written
+        #: Strided or a sparse layout; only strided layouts are written.
+        self.tensor_layout = torch.strided if isinstance(like, WrittenLayout) else like.layout
 
-    def as_traced_kind(self, gradient: torch.Tensor | None) -> torch.Tensor | None:
-        """Returns the gradient, dense if the graph was traced with a dense gradient, else sparse."""
-        if gradient is None or gradient.layout is self.kind:
+    def as_traced(self, gradient: torch.Tensor | None) -> torch.Tensor | None:
+        """Returns the gradient, converted to dense or sparse as it was in the trace."""
+        if gradient is None or gradient.layout is self.tensor_layout:
             return gradient
-        return gradient.to_dense() if self.kind is torch.strided else gradient.to_sparse(layout=self.kind)
+        return (
+            gradient.to_dense()
+            if self.tensor_layout is torch.strided
+            else gradient.to_sparse(layout=self.tensor_layout)
+        )
 
     def __call__(
         self, gradient: torch.Tensor | None, shape: Sequence[int] | None, stride: tuple[int, ...] | None = None
     ) -> torch.Tensor:
-        """Returns the gradient in this layout, or with `stride` if given; zeros for an unused result. `shape` is the
-        shape in this call, if sizes are symbolic."""
+        """Returns the gradient in this layout, or with `stride` if given; zeros for an unused result. With symbolic
+        sizes, `shape` is the shape in this call."""
         if shape is None:
             shape, stride = self.shape, stride or self.stride
         else:
             stride = dense_strides(self.order, shape) if stride is None else strides_of_ranks(stride, shape)
-        if self.kind is not torch.strided:
+        if self.tensor_layout is not torch.strided:
             return self.expanded_zeros(shape) if gradient is None else gradient
         if gradient is None:
             return torch.empty_strided(shape, stride, dtype=self.dtype, device=self.device).zero_()
@@ -133,17 +136,19 @@ class GradientLayout:
         node.replace_all_uses_with(converted, delete_user_cb=lambda user: user is not converted)
 
     def own_strides(self, gradient: torch.Tensor, with_gaps: bool) -> tuple[int, ...] | None:
-        """Returns the strides in which backward takes a gradient, if they differ from the traced strides. `with_gaps`,
-        or for repeated elements, as in the gradient of a sum, returns the gradient's own strides; else dense strides in
-        the gradient's dimension order."""
-        if self.kind is not torch.strided or gradient.stride() == self.stride:
+        """Returns the strides in which backward takes a gradient, if they differ from the traced strides.
+
+        These are the gradient's strides if `with_gaps`, or if elements repeat, as in the gradient of a sum; otherwise
+        dense strides in the gradient's dimension order.
+        """
+        if self.tensor_layout is not torch.strided or gradient.stride() == self.stride:
             return None
-        as_it_is = with_gaps or 0 in gradient.stride()
-        return self.own_gaps(gradient) if as_it_is else self.own_order(gradient)
+        keeps_strides = with_gaps or 0 in gradient.stride()
+        return self.own_gaps(gradient) if keeps_strides else self.own_order(gradient)
 
     def own_order(self, gradient: torch.Tensor) -> tuple[int, ...] | None:
-        """Returns the dense strides of a gradient whose dimensions have another order in memory. None for the traced
-        order, gaps aside, and for an unclear order. With symbolic sizes, returns ranks."""
+        """Returns dense strides in the dimension order of a gradient, or ranks with symbolic sizes. Returns None if the
+        order is the traced order, or if the elements overlap."""
         shape = gradient.shape
         inner = sorted((stride, dim) for dim, stride in enumerate(gradient.stride()) if shape[dim] > 1)
         strides, reached, step = list(self.stride), 1, 1
@@ -165,8 +170,8 @@ class GradientLayout:
         return tuple(own.index(dim) + 1 if strides[dim] else 0 for dim in range(len(order)))
 
     def own_gaps(self, gradient: torch.Tensor) -> tuple[int, ...] | None:
-        """Returns the strides of a gradient, if they differ from the traced strides. With symbolic sizes, returns
-        ranks: the gradient is laid out densely in the given order, except for repeated dimensions."""
+        """Returns the strides of a gradient, if they differ from the traced strides. With symbolic sizes, returns the
+        ranks of the dimensions instead, without gaps."""
         strides = gradient.stride()
         if _is_lazy(gradient):
             return None
@@ -181,13 +186,13 @@ class GradientLayout:
     def expanded_zeros(self, shape: Sequence[int] | None) -> torch.Tensor:
         """Returns zeros of the shape in the memory of a single element."""
         shape = self.shape if shape is None else shape
-        if self.kind is not torch.strided:
-            return torch.zeros(shape, dtype=self.dtype, layout=self.kind, device=self.device)
+        if self.tensor_layout is not torch.strided:
+            return torch.zeros(shape, dtype=self.dtype, layout=self.tensor_layout, device=self.device)
         return torch.zeros((), dtype=self.dtype, device=self.device).expand(shape)
 
 
 def _are_alike(strides: Sequence[int], others: Sequence[int], shape: Sequence[int]) -> bool:
-    """Returns whether strides are equal, except of dimensions with one element, on which no address depends."""
+    """Returns whether strides are equal in all dimensions with several elements."""
     return strides == others or all(one == other or n == 1 for one, other, n in zip(strides, others, shape))
 
 
@@ -229,13 +234,13 @@ def one_by_one(function: Callable[[Gradients], Gradients], tangents: Gradients) 
     levels = [None if tangent is None else compat.batch_level(tangent) for tangent in tangents]
     level = max(level for level in levels if level is not None)
     batches: list[Any] = [
-        compat.unbatched(tangent, level) if tangent is not None and at == level else tangent
-        for tangent, at in zip(tangents, levels)
+        compat.unbatched(tangent, level) if tangent is not None and own_level == level else tangent
+        for tangent, own_level in zip(tangents, levels)
     ]
-    size = next(len(batch) for batch, at in zip(batches, levels) if at == level)
+    size = next(len(batch) for batch, own_level in zip(batches, levels) if own_level == level)
     rows = []
     for i in range(size):
-        row = [value[i] if at == level else value for value, at in zip(batches, levels)]
+        row = [value[i] if own_level == level else value for value, own_level in zip(batches, levels)]
         if has_batches(row):
             rows.append(function(row))
         else:

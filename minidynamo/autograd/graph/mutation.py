@@ -95,18 +95,18 @@ def _functional_variant(op: OpOverload, dropped: tuple[str, ...], results: int) 
     namespace, _, name = schema.name.partition("::")
     stem = name.removesuffix("_")
     names = [RENAMED.get(schema.name, "").partition("::")[2], stem, f"{stem}_functional", f"{name}_functional"]
-    wanted = [str(arg.type) for arg in schema.arguments if arg.name not in dropped]
+    needed_types = [str(arg.type) for arg in schema.arguments if arg.name not in dropped]
     library = getattr(torch.ops, namespace)
     for candidate in filter(None, names):
         packet = getattr(library, candidate, None)
         for overload in packet.overloads() if packet is not None else ():
             variant: OpOverload = getattr(packet, overload)
-            other = compat.schema_of(variant)
-            if other.is_mutable or len(other.returns) != results:
+            candidate_schema = compat.schema_of(variant)
+            if candidate_schema.is_mutable or len(candidate_schema.returns) != results:
                 continue
-            types = [str(arg.type) for arg in other.arguments]
-            if types[: len(wanted)] == wanted and all(
-                arg.has_default_value() for arg in other.arguments[len(wanted) :]
+            types = [str(arg.type) for arg in candidate_schema.arguments]
+            if types[: len(needed_types)] == needed_types and all(
+                arg.has_default_value() for arg in candidate_schema.arguments[len(needed_types) :]
             ):
                 return variant
     return None
@@ -122,7 +122,7 @@ def is_view(op: OpOverload) -> bool:
 
 def is_metadata_mutation(op: OpOverload) -> bool:
     """Returns whether `op` changes an argument's shape, strides or storage rather than data."""
-    return torch.Tag.inplace_view in op.tags or op in METADATA
+    return torch.Tag.inplace_view in op.tags or op in METADATA_WRITES
 
 
 # How a schema marks an argument that is written or viewed: `(a!)`, `(a -> *)`.
@@ -137,9 +137,9 @@ def define_functional(op: OpOverload) -> OpOverload | None:
     text, _, returned = str(schema).partition("(")[2].rpartition(") -> ")
     parameters = re.sub(_MARK, "", text)
     types = [re.findall(rf"(\S+) {name}\b", parameters)[0] for name in written]
-    if any("?" in kind for kind in types):
+    if any("?" in part for part in types):
         return None
-    plain = [kind for kind in returned.strip("()").split(", ") if kind and not re.search(_MARK, f"{kind})")]
+    new_results = [part for part in returned.strip("()").split(", ") if part and not re.search(_MARK, f"{part})")]
     name = re.sub(r"\W", "_", f"functional_{schema.name}_{schema.overload_name}")
 
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -147,12 +147,12 @@ def define_functional(op: OpOverload) -> OpOverload | None:
         copies = {key: _copied(named[key]) for key in written}
         returned = op(**{**named, **copies})
         results = (
-            *(returned[: len(plain)] if isinstance(returned, tuple) else [returned] * len(plain)),
+            *(returned[: len(new_results)] if isinstance(returned, tuple) else [returned] * len(new_results)),
             *copies.values(),
         )
         return results[0] if len(results) == 1 else results
 
-    return define(name, f"({parameters}) -> ({', '.join(plain + types)})", run)
+    return define(name, f"({parameters}) -> ({', '.join(new_results + types)})", run)
 
 
 def arguments_from_out(out: torch.Tensor, missing: Collection[str]) -> dict[str, Any]:
@@ -191,7 +191,9 @@ def _copied(value: Any) -> Any:
     return [item.clone() for item in value] if isinstance(value, (list, tuple)) else value.clone()
 
 
-METADATA = frozenset({aten.set_.source_Tensor, aten.set_.source_Storage, aten.resize_.default, aten.resize_as_.default})
+METADATA_WRITES = frozenset(
+    {aten.set_.source_Tensor, aten.set_.source_Storage, aten.resize_.default, aten.resize_as_.default}
+)
 
 
 def named_arguments(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -209,17 +211,19 @@ class InplaceVariant:
     op: OpOverload
     #: Positions of the written arguments, in the order of the functional results.
     written: tuple[int, ...]
-    #: Number of functional results before the written ones; `op` returns only these.
-    own: int
+    #: Number of functional results before the new data of `written`; `op` returns only these.
+    own_results: int
     #: Names of its arguments.
     names: tuple[str, ...]
 
     def call(self, functional: OpOverload, node: fx.Node) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         """Returns the arguments of `op` for the call `node` of the functional operator; None if `op` takes fewer."""
-        theirs = [arg.name for arg in compat.schema_of(functional).arguments]
-        if len(node.args) > len(self.names) or any(theirs.index(name) >= len(self.names) for name in node.kwargs):
+        functional_names = [arg.name for arg in compat.schema_of(functional).arguments]
+        if len(node.args) > len(self.names) or any(
+            functional_names.index(name) >= len(self.names) for name in node.kwargs
+        ):
             return None
-        return node.args, {self.names[theirs.index(name)]: value for name, value in node.kwargs.items()}
+        return node.args, {self.names[functional_names.index(name)]: value for name, value in node.kwargs.items()}
 
 
 @functools.cache
@@ -238,9 +242,15 @@ def inplace_variant_of(functional: OpOverload) -> InplaceVariant | None:
 
 
 def in_place(node: fx.Node) -> OpOverload | None:
-    """Returns the operator that takes the same arguments as `node`, and writes the single result over the first."""
+    """Returns the in-place operator that takes the arguments of `node` and writes the result over the first argument;
+    None without such an operator."""
     variant = inplace_variant_of(node.target) if isinstance(node.target, OpOverload) else None
-    if variant is None or variant.own or variant.written != (0,) or not isinstance(node.meta.get("val"), torch.Tensor):
+    if (
+        variant is None
+        or variant.own_results
+        or variant.written != (0,)
+        or not isinstance(node.meta.get("val"), torch.Tensor)
+    ):
         return None
     return variant.op if variant.call(node.target, node) == (node.args, node.kwargs) else None  # type: ignore[arg-type]
 

@@ -22,7 +22,8 @@ def is_symbolic(value: Any) -> bool:
 
 
 def is_number(node: fx.Node) -> bool:
-    """Returns whether `node` computes a number, symbolic in the trace, even if by now proved constant."""
+    """Returns whether `node` computes a number that was symbolic in the trace; it may have been proved constant
+    since."""
     return isinstance(node.meta.get("val"), compat.SYMBOLIC_NUMBERS)
 
 
@@ -35,8 +36,8 @@ def has_symbols(value: Any) -> bool:
     return any(map(is_symbolic, value.shape)) if isinstance(value, torch.Tensor) else is_symbolic(value)
 
 
-def known(number: Any) -> Any:
-    """Returns the number, or the value of a symbolic number proved constant."""
+def simplified(number: Any) -> Any:
+    """Returns the number, or the value of a symbolic number that was proved constant."""
     if not isinstance(number, compat.SYMBOLIC_NUMBERS):
         return number
     constant = compat.constant_of(number)
@@ -45,13 +46,15 @@ def known(number: Any) -> Any:
 
 def key(number: Any) -> Any:
     """Returns a comparable key: the number itself, or the expression of a symbolic number."""
-    found = known(number)
-    return found.node.expr if isinstance(found, compat.SYMBOLIC_NUMBERS) else found
+    number = simplified(number)
+    return number.node.expr if isinstance(number, compat.SYMBOLIC_NUMBERS) else number
 
 
 def is_empty(value: Any) -> bool:
-    """Returns whether `value` is a tensor without elements, as far as known."""
-    return isinstance(value, torch.Tensor) and any(type(size) is int and size == 0 for size in map(known, value.shape))
+    """Returns whether `value` is a tensor that has no elements in any call."""
+    return isinstance(value, torch.Tensor) and any(
+        type(size) is int and size == 0 for size in map(simplified, value.shape)
+    )
 
 
 def keys(numbers: Iterable[Any]) -> tuple[Any, ...]:

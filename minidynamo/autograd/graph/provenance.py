@@ -22,18 +22,18 @@ from minidynamo.errors import UserLocation, located
 from minidynamo.graph.higher_order import CHECKPOINTS
 from minidynamo.graph.marks import PART_OF, USERS_BACKWARD
 
-SHARED_BY_EQUALS = frozenset(("MaxBackward1", "MinBackward1", "MedianBackward0", "NanmedianBackward0"))
-"""Gradient functions of a value that is chosen among all elements. For tensors without data, torch traces another
+SHARED_AMONG_EQUALS = frozenset(("MaxBackward1", "MinBackward1", "MedianBackward0", "NanmedianBackward0"))
+"""Gradient functions of an operation that returns one of all elements. For tensors without data, torch traces another
 formula."""
 
 
-def correct(function: Any, returned: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, ...] | None:
+def corrected_gradients(function: Any, returned: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, ...] | None:
     """Returns corrections of the gradients that a gradient function `returned` for `tangents`; None if the gradients
     are correct.
 
-    Each element equal to the chosen value gets an equal part of the gradient, the others get zero.
+    The elements that are equal to the returned one share the gradient; all others get zero.
     """
-    if compat.name_of(function) not in SHARED_BY_EQUALS or returned[0] is None or tangents[0] is None:
+    if compat.name_of(function) not in SHARED_AMONG_EQUALS or returned[0] is None or tangents[0] is None:
         return None
     values, chosen = function._saved_self, function._saved_result
     is_chosen = (values == chosen) | (values.isnan() & chosen.isnan())
@@ -51,7 +51,8 @@ def line_of_node(node: Any) -> UserLocation | None:
 
 
 class LocationRecorder:
-    """Marks the nodes of a growing `graph` with the location of the torch-level node that makes them.
+    """Marks the nodes of a growing `graph` with the location of their *origin*: the torch-level node that is running,
+    or whose gradient function is running.
 
     With `higher_order`, gradients are differentiated as well: gradient functions created by backward are followed.
     """
@@ -63,11 +64,11 @@ class LocationRecorder:
         self.marked = self.newest()
         #: The torch-level node that is running.
         self.current: fx.Node | None = None
-        #: Marks of nodes made from now on.
+        #: Marks of the nodes that follow.
         self.marks: dict[str, Any] = {}
-        #: Torch-level nodes, by gradient function.
-        self.known: dict[torch.autograd.graph.Node, fx.Node] = {}
-        #: Gradient functions whose gradients are corrected (`py`).
+        #: Origin of each gradient function.
+        self.origins: dict[torch.autograd.graph.Node, fx.Node] = {}
+        #: Gradient functions whose gradients are corrected (`corrected_gradients`).
         self.corrected_functions: list[torch.autograd.graph.Node] = []
 
     @contextlib.contextmanager
@@ -76,25 +77,24 @@ class LocationRecorder:
         try:
             yield
         except Exception as error:
-            with located(line_of_node(self.current or self._maker_of_overwritten(error))):
+            with located(line_of_node(self.current or self._origin_of_overwritten(error))):
                 raise
 
-    def _maker_of_overwritten(self, error: Exception) -> fx.Node | None:
+    def _origin_of_overwritten(self, error: Exception) -> fx.Node | None:
         """Returns the node whose saved tensor was overwritten, if reading the tensor raises the same error."""
-        for function, maker in self.known.items():
+        for function, origin in self.origins.items():
             try:
                 compat.saved_by(function)
             except RuntimeError as other:
                 if str(other) == str(error):
-                    return maker
+                    return origin
         return None
 
     def newest(self) -> fx.Node | None:
         return next(iter(reversed(self.graph.nodes)), None)
 
     def enter(self, current: fx.Node | None, **marks: Any) -> None:
-        """Assigns nodes made from now on to `current`, with `marks`, and nodes made since the last call to the node
-        before."""
+        """Assigns the nodes that follow to `current`, with `marks`. Marks the nodes since the last call."""
         node = newest = self.newest()
         while self.marks and node is not None and node is not self.marked and node.op != "root":
             node.meta |= {key: value for key, value in self.marks.items() if key not in node.meta}
@@ -103,48 +103,48 @@ class LocationRecorder:
         self.current = current
         self.marks = {} if current is None else _marks(current) | marks
 
-    def follow_backward(self, result: Any, maker: fx.Node, **marks: Any) -> None:
-        """Enters `maker`, with `marks`, whenever autograd calls a gradient function that `result` created."""
+    def follow_backward(self, result: Any, origin: fx.Node, **marks: Any) -> None:
+        """Enters `origin`, with `marks`, whenever autograd calls a gradient function that `result` created."""
         values = result if isinstance(result, (tuple, list)) else (result,)
         pending = [v.grad_fn for v in values if isinstance(v, torch.Tensor) and v.grad_fn is not None]
         while pending:
             function = pending.pop()
-            if function in self.known:
+            if function in self.origins:
                 continue
-            self.known[function] = maker
+            self.origins[function] = origin
             prehook_marks = dict(marks)
             if isinstance(function, torch.autograd.function.BackwardCFunction):
-                prehook_marks[USERS_BACKWARD] = f"{maker.name}, {len(self.known)}"
-                register(function.register_hook, functools.partial(self._called, maker, **marks))
-            register(function.register_prehook, functools.partial(self._called, maker, **prehook_marks))
+                prehook_marks[USERS_BACKWARD] = f"{origin.name}, {len(self.origins)}"
+                register(function.register_hook, functools.partial(self._called, origin, **marks))
+            register(function.register_prehook, functools.partial(self._called, origin, **prehook_marks))
             if self.higher_order:
-                register(function.register_hook, functools.partial(self._returned, maker, **marks))
-            elif compat.name_of(function) in SHARED_BY_EQUALS:
+                register(function.register_hook, functools.partial(self._returned, origin, **marks))
+            elif compat.name_of(function) in SHARED_AMONG_EQUALS:
                 self.corrected_functions.append(function)
                 register(function.register_hook, functools.partial(self._correct, len(self.corrected_functions) - 1))
             pending += [after for after, _ in function.next_functions if after is not None]
 
-    def _called(self, maker: fx.Node, *_: Any, **marks: Any) -> None:
-        self.enter(maker, **marks)
+    def _called(self, origin: fx.Node, *_: Any, **marks: Any) -> None:
+        self.enter(origin, **marks)
 
-    def _returned(self, maker: fx.Node, returned: Any, _: Any, **marks: Any) -> None:
-        self.follow_backward(returned, maker, **marks)
+    def _returned(self, origin: fx.Node, returned: Any, _: Any, **marks: Any) -> None:
+        self.follow_backward(returned, origin, **marks)
 
     def _correct(self, index: int, returned: Any, original: Any) -> Any:
-        return correct(self.corrected_functions[index], returned, original)
+        return corrected_gradients(self.corrected_functions[index], returned, original)
 
     def end(self) -> None:
         """Stops following. Otherwise gradient functions would keep the recorder alive through their hooks."""
         self.enter(None)
-        self.known.clear()
+        self.origins.clear()
         self.corrected_functions.clear()
 
 
-def _marks(maker: fx.Node) -> dict[str, Any]:
-    """Returns the marks of operations that belong to the torch-level node `maker`."""
-    location = maker.meta.get("user_location")
+def _marks(origin: fx.Node) -> dict[str, Any]:
+    """Returns the marks of operations that belong to the torch-level node `origin`."""
+    location = origin.meta.get("user_location")
     marks = {} if location is None else {"user_location": location}
-    return {**marks, "checkpoint": maker.name} if maker.target in CHECKPOINTS else marks
+    return {**marks, "checkpoint": origin.name} if origin.target in CHECKPOINTS else marks
 
 
 class LocatingInterpreter(fx.Interpreter):
@@ -161,6 +161,6 @@ class LocatingInterpreter(fx.Interpreter):
     def run_node(self, n: fx.Node) -> Any:
         self.recorder.enter(n, **self.marks)
         result = super().run_node(n)
-        if n.op != "output":  # what it returns has been followed, and may have lost its history
+        if n.op != "output":  # the outputs were followed before, and may have lost their history
             self.recorder.follow_backward(result, n, **self.marks)
         return result

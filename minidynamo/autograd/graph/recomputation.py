@@ -77,13 +77,13 @@ def is_view_or_item(node: fx.Node) -> bool:
     return node.target is operator.getitem or (isinstance(node.target, OpOverload) and is_view(node.target))
 
 
-def viewed(node: fx.Node) -> list[fx.Node]:
-    """Returns `node`, and all its bases, with the same memory and version."""
-    found = [node]
-    while is_view_or_item(found[-1]) and found[-1].all_input_nodes:  # a constant has no arguments
-        found.append(found[-1].all_input_nodes[0])
-    several = found[-1].op != "placeholder" and isinstance(found[-1].meta["val"], (tuple, list))
-    return found[:-1] if several else found
+def with_bases(node: fx.Node) -> list[fx.Node]:
+    """Returns `node` and the values that it is a view of, directly or not."""
+    values = [node]
+    while is_view_or_item(values[-1]) and values[-1].all_input_nodes:  # a constant has no arguments
+        values.append(values[-1].all_input_nodes[0])
+    several = values[-1].op != "placeholder" and isinstance(values[-1].meta["val"], (tuple, list))
+    return values[:-1] if several else values
 
 
 def is_pointwise(node: fx.Node) -> bool:
@@ -125,14 +125,16 @@ class Checkpoints:
 
 
 def checkpoints(graph: fx.Graph) -> Checkpoints:
-    """Returns the checkpoints of a joint graph. A value only returned leaves no checkpoint: the caller may overwrite or
-    drop the value."""
+    """Returns the checkpoints of a joint graph.
+
+    A result of the graph that no node reads does not leave its checkpoint: the caller may overwrite or drop the value.
+    """
     calls = (node for node in graph.nodes if node.op == "call_function" and node.target is not random_state)
     marked = [node for node in calls if "checkpoint" in node.meta]
     if not marked:
         return Checkpoints()
 
-    def leaves(node: fx.Node) -> bool:
+    def leaves_checkpoint(node: fx.Node) -> bool:
         return any(user.meta.get("checkpoint") != node.meta["checkpoint"] for user in node.users)
 
     fixed: set[fx.Node] = set()  # drawn values are saved, in their smallest form
@@ -140,7 +142,7 @@ def checkpoints(graph: fx.Graph) -> Checkpoints:
         drawn = bool(node.all_input_nodes) and fixed.issuperset(node.all_input_nodes)
         if drawn or is_random(node) or node.meta.get("val") is None:
             fixed.add(node)
-    ends = {node for node in marked if node.target is not draw and leaves(node) and not is_number(node)}
+    ends = {node for node in marked if node.target is not draw and leaves_checkpoint(node) and not is_number(node)}
     return Checkpoints(frozenset(marked) - fixed - ends, frozenset(ends))
 
 
@@ -152,14 +154,14 @@ def droppable(
 ) -> set[fx.Node]:
     """Returns the nodes of `kept`, given in graph order, that backward can compute from the rest of `kept` instead.
 
-    `sinks` are the values read by backward, all computable from `kept`. `recomputable` does not know the saved values,
-    so an excluded value may be a single step away from a saved value. Values in `fixed` are computed once.
+    `sinks` are the values that backward reads. `recomputable` does not know the saved values, so a value that it
+    excludes may be a single step away from a saved value. Values in `fixed` are computed once.
     """
-    choice = _Choice(kept, sinks, fixed)
-    return {node for node in kept if may_drop(node) and choice.drop(node)}
+    saved = _Saved(kept, sinks, fixed)
+    return {node for node in kept if may_drop(node) and saved.drop(node)}
 
 
-class _Choice:
+class _Saved:
     """The saved values, and the chain of each value computed by backward."""
 
     def __init__(self, kept: Iterable[fx.Node], sinks: Iterable[fx.Node], fixed: Collection[fx.Node]) -> None:
@@ -183,7 +185,8 @@ class _Choice:
         return own.union(*(changed[i] if i in changed else self.chains[i] for i in sources))
 
     def drop(self, node: fx.Node) -> bool:
-        """Removes `node` from the saved values if all chains stay short. Its arguments were decided before."""
+        """Removes `node` from the saved values if all chains stay short. Its arguments must have been decided
+        before."""
         self.kept.discard(node)
         changed = self.chains_to(node)
         if changed is None or not self.propagate(node, changed):
@@ -201,8 +204,8 @@ class _Choice:
             current = pending[-1]
             if is_number(current) or current in self.fixed or not (is_view_or_item(current) or is_pointwise(current)):
                 return None
-            known = (self.kept, self.chains, chains)
-            missing = [i for i in current.all_input_nodes if not any(i in place for place in known)]
+            computable = (self.kept, self.chains, chains)
+            missing = [i for i in current.all_input_nodes if not any(i in nodes for nodes in computable)]
             if missing:
                 pending += missing
             else:
@@ -212,7 +215,8 @@ class _Choice:
         return chains
 
     def propagate(self, node: fx.Node, changed: dict[fx.Node, Chain]) -> bool:
-        """Adds to `changed` the new chains of values computed from `node`; returns False if one becomes too long."""
+        """Adds to `changed` the new chains of values computed from `node`; returns False if a chain becomes too
+        long."""
         pending = [node]
         while pending:
             for user in pending.pop().users:

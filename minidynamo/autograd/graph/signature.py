@@ -1,9 +1,9 @@
 """Owns the records that say how to call a compiled graph (mutations, outputs, saved tensors, gradients), and the record
 of the autograd graph that it replaces: nodes, edges, and saved tensors.
 
-They hold data only; `functionalize`, `partition` and `autograd/build_signature.py` fill them in, `runtime` follows
-them. A compiled graph is a single autograd node, and eager has a node per operation. `NodeGraph` has the facts of
-eager's graph that a caller can see.
+The records are data only: the stages of autograd fill them in, and `runtime/` follows them. A compiled graph is a
+single autograd node, and eager has a node per operation. `NodeGraph` has the facts of eager's graph that a caller can
+see.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Node:
     frees: tuple[int, ...] = ()
     #: Number of the backward graph's node that computes the total gradient; None if there is none.
     gradient: int | None = None
-    #: The targets that give the node zeros whatever their tangents are.
+    #: The targets whose tangents the gradient does not depend on, but for which eager passes zeros instead of None.
     zero_sources: tuple[int, ...] = ()
     #: Whether eager saves the target for its own gradient. Gradients of gradients flow to such targets.
     is_saved: bool = False
@@ -51,7 +51,7 @@ class Edge:
     has_gradient: bool
     #: The targets that the gradient depends on: without their tangents the gradient is None, as in eager.
     sources: tuple[int, ...]
-    #: The targets that give zeros whatever their tangents are.
+    #: The targets whose tangents the gradient does not depend on, but for which eager returns zeros instead of None.
     zero_sources: tuple[int, ...]
     #: The targets from which autograd reaches the input in eager.
     reached_from: tuple[int, ...]
@@ -62,14 +62,14 @@ class NodeGraph:
     """The autograd graph of a program. Nodes are numbered: the targets, then the views."""
 
     nodes: tuple[Node, ...] = ()
-    #: Sorted so that autograd visits leaves in eager's order.
+    #: In an order in which autograd visits the leaves as in eager.
     edges: tuple[Edge, ...] = ()
-    #: One entry per saved tensor: the targets that need the tensor, () for all. Empty if all need every tensor.
+    #: One entry per saved tensor: the targets that need the tensor, () for all. Empty if all targets need all tensors.
     readers: tuple[tuple[int, ...], ...] = ()
-    #: Whether the graph's node keeps the saved tensors of single targets too, because they are small: they live as long
-    #: as any target.
+    #: Whether the graph's node also keeps the saved tensors that only some targets need, because they are small: they
+    #: live as long as any target.
     keeps_all: bool = False
-    #: Per stage of backward, in order: the edges whose gradients leave in the stage. Empty if all leave at the end.
+    #: Per stage of backward, in order: the edges whose gradients the stage returns. Empty without stages.
     stages: tuple[tuple[int, ...], ...] = ()
 
     @property
@@ -93,7 +93,7 @@ class NodeGraph:
         return {number: node.gradient for number, node in enumerate(self.nodes) if node.gradient is not None}
 
     def names_in_stages(self, names: Sequence[str]) -> list[list[str]]:
-        """Returns the names of the inputs whose gradients leave in each stage, given the names of all inputs."""
+        """Returns the names of the inputs whose gradients each stage returns, given the names of all inputs."""
         return [[names[self.edges[index].input] for index in stage] for stage in self.stages]
 
     @property
@@ -152,15 +152,15 @@ class ViewStep:
     @property
     def is_filled(self) -> bool:
         """True if all numbers are known before the call."""
-        return not any(map(_is_open, (*self.args, *(value for _, value in self.kwargs))))
+        return not any(map(_has_result_numbers, (*self.args, *(value for _, value in self.kwargs))))
 
     def filled(self, results: Sequence[Any]) -> ViewStep:
         """Returns the step for one call, given the results of the graph."""
         return ViewStep(self.op, _filled(self.args, results), tuple((k, _filled(v, results)) for k, v in self.kwargs))
 
 
-def _is_open(value: Any) -> bool:
-    return any(map(_is_open, value)) if isinstance(value, (list, tuple)) else isinstance(value, ResultNumber)
+def _has_result_numbers(value: Any) -> bool:
+    return any(map(_has_result_numbers, value)) if isinstance(value, (list, tuple)) else isinstance(value, ResultNumber)
 
 
 def _filled(value: Any, results: Sequence[Any]) -> Any:

@@ -39,9 +39,9 @@ def strides_of_ranks(ranks: Sequence[int], shape: Sequence[Any]) -> tuple[Any, .
 def view_strides(value: torch.Tensor, shape: Sequence[Any]) -> tuple[Any, ...] | None:
     """Returns the strides of a tensor viewed in another shape, if it is a view for all sizes; else None.
 
-    Matches dimensions of both shapes from right to left, as few at a time as have equally many elements. The leftmost
-    dimensions match because both shapes have equally many elements. Dimensions of one match must all repeat, or be
-    dense.
+    Matches dimensions of both shapes from right to left, as few at a time as have the same number of elements. The
+    leftmost dimensions match because the shapes have the same number of elements. The dimensions of a match must all
+    repeat, or be dense.
     """
     if not any(map(key, value.stride())):
         return (0,) * len(shape)
@@ -68,8 +68,8 @@ def view_strides(value: torch.Tensor, shape: Sequence[Any]) -> tuple[Any, ...] |
 
 
 def predict_values(node: fx.Node) -> Any:
-    """Returns fake values of an operation, not a view, for the present layout of its arguments with symbolic sizes;
-    None if unknown in some call."""
+    """Returns fake values of an operation, not a view, whose arguments have symbolic sizes and new layouts; None if the
+    layout of a result may differ from call to call."""
     like = node.meta["val"]
     several = isinstance(like, (tuple, list))
     operands = [source.meta["val"] for source in node.all_input_nodes]
@@ -81,8 +81,8 @@ def predict_values(node: fx.Node) -> Any:
         predicted = node.target(*args, **kwargs)  # type: ignore[operator]
     if not several:
         return _with_symbols(predicted, like)
-    values = [_with_symbols(one, other) for one, other in zip(predicted, like)]
-    return None if any(one is None and other is not None for one, other in zip(values, like)) else tuple(values)
+    values = [_with_symbols(*pair) for pair in zip(predicted, like)]
+    return None if any(value is None and old is not None for value, old in zip(values, like)) else tuple(values)
 
 
 def _determines_order(value: Any) -> bool:
@@ -106,7 +106,7 @@ def _with_hints(value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         return type(value)(map(_with_hints, value))
     if isinstance(value, torch.Tensor):
-        # Layout only: the tensor has no data, and its strides alone are looked at.
+        # Layout only: the tensor has no data, and only its strides are read.
         shape, strides = [*map(hint_of, value.shape)], [*map(hint_of, value.stride())]
         with value.fake_mode:  # type: ignore[attr-defined]
             return torch.empty_strided(shape, strides, dtype=value.dtype, device=value.device)

@@ -32,8 +32,8 @@ def _reshape_back(builder: GraphBuilder, viewed: fx.Node, new: fx.Node, *_: Any,
 
 
 def _expand_back(builder: GraphBuilder, viewed: fx.Node, new: fx.Node, *_: Any, **__: Any) -> fx.Node:
-    """Returns the new tensor under an expand. Its elements do not overlap, since functional graphs write to no
-    overlapping elements."""
+    """Returns the new tensor under an expand. Its elements do not overlap, since writes to overlapping
+    elements are refused."""
     return viewed if is_empty(new.meta["val"]) else builder.reshape(new, viewed)
 
 
@@ -61,7 +61,7 @@ def _scatter(op: OpOverload) -> Inverse:
     return rule
 
 
-def _swap(op: OpOverload) -> Inverse:
+def _inverse_by(op: OpOverload) -> Inverse:
     def rule(builder: GraphBuilder, viewed: fx.Node, new: fx.Node) -> fx.Node:
         return builder.emit(op, new)
 
@@ -84,8 +84,8 @@ INVERSES: dict[OpOverload, Inverse] = {
     aten.slice.Tensor: _scatter(aten.slice_scatter.default),
     aten.diagonal.default: _scatter(aten.diagonal_scatter.default),
     aten.as_strided.default: _scatter(aten.as_strided_scatter.default),
-    aten.view_as_real.default: _swap(aten.view_as_complex.default),
-    aten.view_as_complex.default: _swap(aten.view_as_real.default),
+    aten.view_as_real.default: _inverse_by(aten.view_as_complex.default),
+    aten.view_as_complex.default: _inverse_by(aten.view_as_real.default),
 }
 
 
@@ -121,7 +121,7 @@ ELEMENT_INVERSES: dict[OpOverload, Callable[..., tuple[Any, ...]]] = {
 
 
 def overlaps_itself(tensor: torch.Tensor) -> bool:
-    """Returns whether elements share memory, as far as known layouts show."""
+    """Returns whether elements are known to share memory."""
     dims = [(stride, size) for size, stride in zip(tensor.shape, tensor.stride()) if key(size) != 1]
     if any(key(stride) == 0 and size > 1 for stride, size in dims):
         return True
@@ -153,8 +153,8 @@ def _layout(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 
 def share_elements(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Returns whether two tensors over one storage may share memory. Unknown sizes are decided with a guard; a storage
-    offset that depends on data may be any."""
+    """Returns whether two tensors over one storage may share memory. Comparisons of symbolic sizes become guards; a
+    storage offset that depends on data may have any value."""
     if not one.numel() or not other.numel():
         return False
     if any(depends_on_data(tensor.storage_offset()) for tensor in (one, other)):

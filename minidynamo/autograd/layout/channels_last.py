@@ -66,17 +66,17 @@ def lay_out_channels_last(
         new_backward = copied(backward)
         saved: Any = new_forward.graph.output_node().args[0]
         inputs = new_backward.graph.find_nodes(op="placeholder")
-        arguments = {inputs[given]: saved[position].meta["val"] for given, position in kept.items()}
+        arguments = {inputs[i]: saved[position].meta["val"] for i, position in kept.items()}
         _lay_out(new_backward.graph, arguments, None, count)
     return (new_forward, new_backward) if 2 * count.copied <= count.images else None
 
 
 def _gradients_need_much(convolutions: Sequence[_Convolution]) -> bool:
-    """Returns whether the gradient of a grouped weight may need more memory than fusion saves, which is at least a
-    quarter of the images."""
-    known = [call for call in convolutions if call.is_sound()]
-    copied = max((call.copied_for_gradient() for call in known if call.groups > 1), default=0)
-    return 4 * copied > sum(image.numel() for call in known for image in call.images)
+    """Returns whether the gradient of a grouped weight may need more memory than fusion saves; fusion saves at
+    least a quarter of the images."""
+    sound = [call for call in convolutions if call.is_sound()]
+    copied = max((call.copied_for_gradient() for call in sound if call.groups > 1), default=0)
+    return 4 * copied > sum(image.numel() for call in sound for image in call.images)
 
 
 # The channels in a block of oneDNN's layouts.
@@ -98,7 +98,7 @@ class _Convolution:
     """A convolution, or its gradients."""
 
     #: The image arguments.
-    given: tuple[fx.Node, ...]
+    arguments: tuple[fx.Node, ...]
     #: Fake values of all images that the operation reads or writes.
     images: tuple[torch.Tensor, ...]
     weight: torch.Tensor
@@ -133,17 +133,17 @@ class _Convolution:
         """
         if has_symbols([*self.images, self.weight]) or not torch.backends.mkldnn.enabled:
             return False
-        usual = (self.weight.ndim, self.weight.dtype, self.weight.device.type) == (4, torch.float32, "cpu")
-        return usual and set(self.dilation) == {1} and not self.skips_pixels()
+        is_float_image = (self.weight.ndim, self.weight.dtype, self.weight.device.type) == (4, torch.float32, "cpu")
+        return is_float_image and set(self.dilation) == {1} and not self.skips_pixels()
 
     def skips_pixels(self) -> bool:
         """Returns whether this is a strided convolution with a 1x1 kernel.
 
-        With channels last, and 8 channels, for example, such kernels write out of bounds. The alternative, a copy of
-        the image in another layout, is large.
+        Torch's channels-last kernels for it write out of bounds, with 8 channels for example. The alternative is a
+        copy of the image in another layout, which is large.
         """
-        usual = self.images[-1].shape[1] % 16 == 0 and self.groups == 1 and not self.transposed
-        return set(self.weight.shape[2:]) == {1} and set(self.stride) != {1} and not usual
+        is_safe = self.images[-1].shape[1] % 16 == 0 and self.groups == 1 and not self.transposed
+        return set(self.weight.shape[2:]) == {1} and set(self.stride) != {1} and not is_safe
 
 
 def _convolution(node: fx.Node) -> _Convolution | None:
@@ -159,7 +159,7 @@ def _values(*nodes: fx.Node) -> tuple[torch.Tensor, ...]:
     return tuple(node.meta["val"] for node in nodes)
 
 
-def _takes_any(node: fx.Node) -> bool:
+def _takes_any_images(node: fx.Node) -> bool:
     call = _convolution(node)
     if call is not None:
         return call.is_faster()
@@ -171,7 +171,7 @@ def _lay_out(graph: fx.Graph, arguments: Mapping[fx.Node, torch.Tensor], results
 
     `arguments` are inputs of the graph with their new fake values.
     """
-    layouts = NewLayouts(graph, _takes_any, several=True)
+    layouts = NewLayouts(graph, _takes_any_images, several=True)
     for node, new_value in arguments.items():
         layouts.set(node, new_value)
     converted: dict[fx.Node, fx.Node] = {}
@@ -184,7 +184,7 @@ def _lay_out(graph: fx.Graph, arguments: Mapping[fx.Node, torch.Tensor], results
         call = _convolution(node)
         if call is not None and call.is_faster():
             count.images += sum(map(torch.numel, call.images))
-            for image in call.given:
+            for image in call.arguments:
                 _convert_image(layouts, node, image, converted)
         if node.target is aten.clone.default and node.args[0] in layouts.traced:
             node.kwargs = {}  # the clone would keep the old layout
@@ -197,19 +197,19 @@ def _lay_out(graph: fx.Graph, arguments: Mapping[fx.Node, torch.Tensor], results
     count.copied += sum(copy.meta["val"].numel() for copy in copies)
 
 
-def _substitute(node: fx.Node, moved: Iterable[fx.Node], positions: Mapping[fx.Node, int]) -> Any:
+def _substitute(node: fx.Node, converted: Iterable[fx.Node], positions: Mapping[fx.Node, int]) -> Any:
     """Returns an image to replace the image that a gradient of pooling takes only for layout and shape.
 
     The substitute is a channels-last image with the same shape that stays alive anyway. If none exists, returns the
     present argument.
     """
-    shown: Any = node.args[1]
-    wanted = (shown.meta["val"].shape, shown.meta["val"].dtype)
-    for image in moved:
-        value, last = image.meta["val"], max(positions.get(user, 0) for user in (*image.users, image))
-        if isinstance(value, torch.Tensor) and (value.shape, value.dtype) == wanted and last > positions[node]:
+    present: Any = node.args[1]
+    expected = (present.meta["val"].shape, present.meta["val"].dtype)
+    for image in converted:
+        value, last_use = image.meta["val"], max(positions.get(user, 0) for user in (*image.users, image))
+        if isinstance(value, torch.Tensor) and (value.shape, value.dtype) == expected and last_use > positions[node]:
             return image
-    return shown
+    return present
 
 
 def _convert_image(layouts: NewLayouts, node: fx.Node, image: fx.Node, converted: dict[fx.Node, fx.Node]) -> None:
@@ -228,6 +228,6 @@ def _convert_image(layouts: NewLayouts, node: fx.Node, image: fx.Node, converted
 
 def _is_of_weight(source: fx.Node) -> bool:
     """Returns whether a value is the gradient of a weight; torch restores the layout of such gradients in any case."""
-    maker = source.args[0] if source.args else None
-    gradients = isinstance(maker, fx.Node) and maker.target is aten.convolution_backward.default
-    return bool(gradients and source.args[1] == 1)
+    producer = source.args[0] if source.args else None
+    is_backward = isinstance(producer, fx.Node) and producer.target is aten.convolution_backward.default
+    return bool(is_backward and source.args[1] == 1)

@@ -23,9 +23,9 @@ from minidynamo.graph.marks import USERS_BACKWARD
 
 aten = torch.ops.aten
 
-_RESHAPED = frozenset((aten.view.default, aten._unsafe_view.default))
-# Views of memory, not of dimensions: the result depends on the strides.
-_PARTICULAR = frozenset((aten.as_strided.default, aten.view_as_complex.default, aten.view.dtype))
+_VIEWS_TO_SHAPE = frozenset((aten.view.default, aten._unsafe_view.default))
+# Views whose elements depend on the strides of the argument.
+_DEPEND_ON_STRIDES = frozenset((aten.as_strided.default, aten.view_as_complex.default, aten.view.dtype))
 # All overloads of these operators accept any layout, and so do pointwise operators.
 _LAYOUT_NAMES = """
     _adaptive_avg_pool2d_backward _adaptive_avg_pool3d_backward avg_pool2d_backward avg_pool3d_backward
@@ -52,17 +52,17 @@ _GRADIENT_NAMES = """
     _pdist_backward _scaled_dot_product_flash_attention_for_cpu_backward
 """
 TAKE_ANY_GRADIENT = frozenset(_GRADIENT_NAMES.split())
-# Torch's formulas call these operators on a gradient in any layout; a user's formula may have fixed the layout before.
-_MADE_ALIKE = ("empty_like", "full_like", "ones_like", "zeros_like")
+# In torch's formulas these operators accept any layout; the user's formulas may rely on the layout of the result.
+_LIKE_NAMES = ("empty_like", "full_like", "ones_like", "zeros_like")
 
 
 class NewLayouts:
     """Changes the strides of values in a traced graph, node by node, in graph order.
 
-    If `takes_any` is true for an operation, the operation accepts the new strides, and its result gets the strides of
-    eager. Every other operation gets a copy in the traced layout. With `several`, operations with several results may
-    accept new strides as well. Without `shares`, each operation that reads data gets a separate copy, which is freed
-    afterwards, unless a copy exists already for views.
+    If `takes_any` is true for an operation, the operation accepts the new strides, and its result gets eager's strides
+    for them. Every other operation gets a copy in the traced layout. With `several`, operations with several results
+    may accept new strides as well. Without `shares`, each operation that reads data gets a copy of its own, which is
+    freed afterwards; only copies for views are shared.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class NewLayouts:
         if self.takes_any(node):
             result = _result_of(node, [like, *(source.meta["val"] for source in changed)])
             if isinstance(result, torch.Tensor) or (self.several and result is not None):
-                node.target = aten.reshape.default if node.target in _RESHAPED else node.target
+                node.target = aten.reshape.default if node.target in _VIEWS_TO_SHAPE else node.target
                 self.set(node, result)
                 return
             if result is not None and _strides(result) == _strides(like):
@@ -115,11 +115,12 @@ class NewLayouts:
 
 
 def _result_of(node: fx.Node, values: Sequence[Any]) -> Any:
-    """Returns the fake result of an operation for the present strides of its arguments; None if the result varies."""
-    like, reshaped = node.meta["val"], node.target in _RESHAPED
+    """Returns the fake result of an operation for the present strides of its arguments; None if the strides of the
+    result vary from call to call."""
+    like, reshaped = node.meta["val"], node.target in _VIEWS_TO_SHAPE
     if has_symbols([*values]) and reshaped:
         # Sizes are compared by their symbols, so a reshape that is a view for some sizes only is not treated as a view.
-        shape = [size if key(given) == -1 else given for given, size in zip(fake(node.args[1]), like.shape)]
+        shape = [size if key(wanted) == -1 else wanted for wanted, size in zip(fake(node.args[1]), like.shape)]
         strides = view_strides(fake(node.args[0]), shape)
         return None if strides is None else empty_as(like, range(like.ndim), strides)
     if has_symbols([*values]) and not is_view(node.target):
@@ -132,17 +133,17 @@ def _result_of(node: fx.Node, values: Sequence[Any]) -> Any:
 def restride_tangents(graph: fx.Graph, tangents: Mapping[fx.Node, Sequence[int]]) -> None:
     """Lets a backward graph take some of its tangents in other strides.
 
-    Values that depend on the tangents get the strides of eager. An operation whose formula has fixed a layout gets a
-    copy in the traced layout; for symbolic sizes most operations do.
+    Values that depend on the tangents get the strides of eager. An operation that needs the traced layout gets a copy;
+    with symbolic sizes most operations do.
     """
-    # Torch's kernels also make a separate contiguous copy each.
+    # `shares=False`: torch's kernels also make a contiguous copy each.
     layouts = NewLayouts(
         graph, lambda node: takes_any_layout(node) or _takes_any_gradient(node, layouts.traced), shares=False
     )
     for tangent, strides in tangents.items():
         layouts.traced[tangent] = like = tangent.meta["val"]
-        own = strides_of_ranks(strides, like.shape) if has_symbols(like) else strides
-        tangent.meta["val"] = empty_as(like, range(like.ndim), own)
+        new_strides = strides_of_ranks(strides, like.shape) if has_symbols(like) else strides
+        tangent.meta["val"] = empty_as(like, range(like.ndim), new_strides)
     for node in graph.nodes if tangents else ():
         # Results of the user's formulas keep the traced layout for every layout of the gradients.
         if node.op == "call_function" and not isinstance(node.target, Gradients):
@@ -175,16 +176,16 @@ def takes_any_layout(node: fx.Node) -> bool:
     if not isinstance(op, OpOverload) or op.namespace != "aten":
         return False
     name = op.overloadpacket.__name__
-    named = name in TAKE_ANY_LAYOUT or op in _RESHAPED
-    alike = name in _MADE_ALIKE and USERS_BACKWARD not in node.meta
-    return named or alike or torch.Tag.pointwise in op.tags or (is_view(op) and _is_of_dimensions(node))
+    is_listed = name in TAKE_ANY_LAYOUT or op in _VIEWS_TO_SHAPE
+    creates_like = name in _LIKE_NAMES and USERS_BACKWARD not in node.meta
+    return is_listed or creates_like or torch.Tag.pointwise in op.tags or (is_view(op) and _ignores_strides(node))
 
 
-def _is_of_dimensions(node: fx.Node) -> bool:
-    """Returns whether a view does not depend on the strides: a view of dimensions, or of the first element only."""
+def _ignores_strides(node: fx.Node) -> bool:
+    """Returns whether a view has the same elements for all strides of its argument."""
     args: Any = node.args
-    of_one = node.target is aten.as_strided.default and len(args) == 3 and not any(map(key, fake(args[2])))
-    return node.target not in _PARTICULAR or of_one
+    is_first_element = node.target is aten.as_strided.default and len(args) == 3 and not any(map(key, fake(args[2])))
+    return node.target not in _DEPEND_ON_STRIDES or is_first_element
 
 
 def _takes_any_gradient(node: fx.Node, changed: Collection[fx.Node]) -> bool:
@@ -198,22 +199,27 @@ def _takes_any_gradient(node: fx.Node, changed: Collection[fx.Node]) -> bool:
 
 def laid_out(graph: fx.Graph, source: fx.Node, like: torch.Tensor) -> fx.Node:
     """Returns a copy of `source` in the layout of `like`, a fake tensor of the same shape."""
-    inner = [*order_of(like)]
-    stride = like.stride() if has_symbols(like) else dense_strides(inner, like.shape)
-    outer = inner[::-1]
+    from_innermost = [*order_of(like)]
+    stride = like.stride() if has_symbols(like) else dense_strides(from_innermost, like.shape)
+    from_outermost = from_innermost[::-1]
     contiguous: dict[str, Any] = {"memory_format": torch.contiguous_format}
-    if outer == [*range(like.ndim)]:
+    if from_outermost == [*range(like.ndim)]:
         copy = graph.call_function(aten.clone.default, (source,), contiguous)
-        copy.meta["val"] = empty_as(like, outer, stride)
+        copy.meta["val"] = empty_as(like, from_outermost, stride)
         return copy
-    back = graph.call_function(aten.permute.default, (source, [outer.index(dim) for dim in range(like.ndim)]))
-    with graph.inserting_before(back):
-        permuted = graph.call_function(aten.permute.default, (source, outer))
+    restored = graph.call_function(
+        aten.permute.default, (source, [from_outermost.index(dim) for dim in range(like.ndim)])
+    )
+    with graph.inserting_before(restored):
+        permuted = graph.call_function(aten.permute.default, (source, from_outermost))
         copy = graph.call_function(aten.clone.default, (permuted,), contiguous)
-    back.replace_input_with(source, copy)
-    permuted.meta["val"] = empty_as(like, outer, source.meta["val"].stride())
-    copy.meta["val"], back.meta["val"] = empty_as(like, outer, stride), empty_as(like, range(like.ndim), stride)
-    return back
+    restored.replace_input_with(source, copy)
+    permuted.meta["val"] = empty_as(like, from_outermost, source.meta["val"].stride())
+    copy.meta["val"], restored.meta["val"] = (
+        empty_as(like, from_outermost, stride),
+        empty_as(like, range(like.ndim), stride),
+    )
+    return restored
 
 
 def empty_as(like: Any, order: Sequence[int], stride: Sequence[Any]) -> torch.Tensor:

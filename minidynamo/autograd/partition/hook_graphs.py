@@ -44,15 +44,17 @@ class HookGraph:
 
 
 class HookTracer:
-    """Traces hooks. `entry` are the settings at the start of forward."""
+    """Traces hooks. `initial_settings` are those at the start of forward."""
 
-    def __init__(self, hooks: Hooks, decompositions: dict[OpOverload, Callable[..., Any]], entry: Settings) -> None:
+    def __init__(
+        self, hooks: Hooks, decompositions: dict[OpOverload, Callable[..., Any]], initial_settings: Settings
+    ) -> None:
         self.hooks = hooks
         self.decompositions = decompositions
-        self.entry = entry
+        self.initial_settings = initial_settings
 
     def trace(self, kind: Kind, form: Any, values: Mapping[Any, Any], record: SavedValue) -> HookGraph:
-        """Traces a hook on `form`, with the fake `values` in place of leaves.
+        """Traces a hook on `form`, with fake tensors in place of some leaves: `values` maps the leaves to them.
 
         `record` describes the saved tensor. Raises InvalidHook MD413.
         """
@@ -61,15 +63,15 @@ class HookTracer:
         structures: list[Any] = []
 
         def call(*arguments: Any) -> tuple[Any, ...]:
-            known = dict(zip(values, arguments))
-            result = _plain(hook(rebuild(structure, [known.get(leaf, leaf) for leaf in flat])))
+            by_leaf = dict(zip(values, arguments))
+            result = _plain(hook(rebuild(structure, [by_leaf.get(leaf, leaf) for leaf in flat])))
             structures.append(structure_of(result))
             returned_leaves = leaves(result)
             for leaf in returned_leaves:
                 self.check_returned(kind, leaf, record)
             return tuple(returned_leaves)
 
-        gm = _calling(call, len(values), record)
+        gm = _graph_of_call(call, len(values), record)
         examples = [value.detach() if isinstance(value, torch.Tensor) else value for value in values.values()]
         try:
             trace, functional = self.functional(kind, gm, examples)
@@ -81,10 +83,10 @@ class HookTracer:
         if any(value.base.version for value in functional.inputs.values()):
             raise self.invalid(kind, "it writes to its argument", record)
         if functional.constants:
-            raise self.invalid(kind, "it reads a tensor that it is not given", record)
+            raise self.invalid(kind, "it reads a tensor that is not its argument", record)
         if any(map(uses_generator, functional.emitter.graph.nodes)):
             raise self.invalid(kind, "it draws random numbers", record)
-        returned_leaves = [_found(functional, output) for output in trace.outputs]
+        returned_leaves = [_functional_output(functional, output) for output in trace.outputs]
         return HookGraph(functional.emitter.graph, functional.placeholders, rebuild(structures[-1], returned_leaves))
 
     def functional(self, kind: Kind, gm: fx.GraphModule, examples: list[Any]) -> tuple[Any, FunctionalGraph]:
@@ -93,7 +95,7 @@ class HookTracer:
         layout = layout_of(gm, examples)
         with preserved():
             if kind == "pack":
-                restore(self.entry)
+                restore(self.initial_settings)
             with torch.no_grad():
                 trace = trace_joint(gm, layout, examples, self.decompositions)
                 with compat.without_autocast():
@@ -104,7 +106,7 @@ class HookTracer:
         if isinstance(leaf, (compat.FakeTensor, *compat.SYMBOLIC_NUMBERS, *_CONSTANTS)):
             return
         if isinstance(leaf, torch.Tensor) and type(leaf) in (torch.Tensor, torch.nn.Parameter):
-            raise self.invalid(kind, "it returns a tensor that it is not given", record)
+            raise self.invalid(kind, "it returns a tensor that is not its argument", record)
         name = type(leaf).__name__
         if isinstance(leaf, torch.Tensor):
             what = f"it returns {name}, a subclass of torch.Tensor"
@@ -132,7 +134,7 @@ def _plain(value: Any) -> Any:
     )
 
 
-def _calling(call: Callable[..., Any], arguments: int, record: SavedValue) -> fx.GraphModule:
+def _graph_of_call(call: Callable[..., Any], arguments: int, record: SavedValue) -> fx.GraphModule:
     graph = fx.Graph()
     node = graph.call_function(call, tuple(graph.placeholder(f"value_{i}") for i in range(arguments)))
     if record.user_location is not None:
@@ -141,7 +143,7 @@ def _calling(call: Callable[..., Any], arguments: int, record: SavedValue) -> fx
     return fx.GraphModule({}, graph)
 
 
-def _found(functional: FunctionalGraph, output: Any) -> Any:
+def _functional_output(functional: FunctionalGraph, output: Any) -> Any:
     """Returns the functional form of an output of a traced hook."""
     if output.kind == "constant":
         return output.value

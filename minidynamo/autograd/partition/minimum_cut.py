@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from minidynamo.autograd.functional.joint_graph import Joint, ancestors, is_effect, maker_of
+from minidynamo.autograd.functional.joint_graph import Joint, ancestors, is_effect, producer_of
 from minidynamo.autograd.graph.numbers import is_number
 from minidynamo.autograd.graph.recomputation import (
     Checkpoints,
@@ -22,7 +22,7 @@ from minidynamo.autograd.graph.recomputation import (
     is_view_or_item,
     operation_of,
     recomputable,
-    viewed,
+    with_bases,
 )
 from minidynamo.autograd.partition.saving import PolicyChoices, SavePolicy, ask_policy, by_cost, within_budget
 from minidynamo.graph.rng_replay import random_state
@@ -30,7 +30,7 @@ from minidynamo.graph.unbacked_symints import hint_of
 from minidynamo.memory.plan import SavedValue
 
 # Weights, in quarters of a byte. Values that the caller holds cost almost nothing. Values that the caller may write to,
-# and that eager does not save, cost more than all the rest.
+# and that eager does not save, cost more than all other values together.
 _HELD_BY_CALLER = 2
 _WRITABLE = 1 << 60
 
@@ -40,22 +40,23 @@ class Network:
 
     def __init__(self, joint: Joint, held: Collection[fx.Node]) -> None:
         forward = joint.forward
-        wanted = joint.wanted | ancestors(joint.read_by_derivatives)
-        recomputed = checkpoints(forward.graph)
+        needed = joint.needed | ancestors(joint.read_by_derivatives)
+        user_checkpoints = checkpoints(forward.graph)
         self.read_by_derivatives = joint.read_by_derivatives
         self.overwritten = forward.overwritten
-        self.checkpoints = recomputed
+        self.checkpoints = user_checkpoints
         self.never_saved = forward.sizes.backward_readers
-        self.forward_only = forward.sizes.forward_readers - recomputed.inside
+        self.forward_only = forward.sizes.forward_readers - user_checkpoints.inside
         self.recomputable = (
-            recomputable(forward.graph) - recomputed.ends - forward.sizes.forward_readers | recomputed.inside
+            recomputable(forward.graph) - user_checkpoints.ends - forward.sizes.forward_readers
+            | user_checkpoints.inside
         )
-        self.candidates = [node for node in forward.graph.nodes if node in wanted and node not in forward.backward_only]
-        self.backward_only = forward.backward_only & wanted
+        self.candidates = [node for node in forward.graph.nodes if node in needed and node not in forward.backward_only]
+        self.backward_only = forward.backward_only & needed
         self.required = ancestors(forward.roots)
         self.results = {*forward.results, *held}
         read = {source for node in self.backward_only for source in node.all_input_nodes}
-        self.read = {shared for source in read for shared in viewed(source)}
+        self.read = {shared for source in read for shared in with_bases(source)}
         self.gradients = {node for node in joint.gradients if node is not None}
         self.writable_by_caller = (
             frozenset(joint.writable_by_caller).intersection([*forward.inputs, *forward.results]) - forward.overwritten
@@ -65,38 +66,38 @@ class Network:
         """Returns the answers of the user's policy for each tensor that could be saved, except views."""
         tensors = [n for n in self.candidates if n.op != "placeholder" and self.weight(n)]
         tensors = [n for n in tensors if n.target is not random_state]
-        tensors = [n for n in tensors if not is_view_or_item(n) or maker_of(n) is not n]
-        fixed = {node for node in tensors if is_effect(maker_of(node))}
+        tensors = [n for n in tensors if not is_view_or_item(n) or producer_of(n) is not n]
+        fixed = {node for node in tensors if is_effect(producer_of(node))}
         return ask_policy(policy, tensors, lambda n: self.record(n, PolicyChoices()), fixed)
 
     def cut_within(self, budget: float, choices: PolicyChoices) -> list[fx.Node]:
         """Returns the values to save, in graph order: the minimum cut under the user's policy and budget."""
-        recompute = {one for node in choices.recompute for one in (node, maker_of(node))}
-        usual = (self.recomputable | recompute) - choices.keep - self.forward_only
+        recompute = {*choices.recompute, *map(producer_of, choices.recompute)}
+        recomputable = (self.recomputable | recompute) - choices.keep - self.forward_only
 
         def cut(recompute: frozenset[fx.Node]) -> tuple[int, list[fx.Node]]:
-            self.recomputable = usual | recompute
+            self.recomputable = recomputable | recompute
             kept = self.minimum_cut(choices)
             return sum(self.weight(node) or 0 for node in kept), kept
 
         _, saved = cut(frozenset())
-        own = self.read_by_own_checkpoint(saved).difference(choices.keep)
-        if own:
-            self.checkpoints = Checkpoints(self.checkpoints.inside | own, self.checkpoints.ends - own)
-            usual |= own
+        not_saved = self.read_by_own_checkpoint(saved).difference(choices.keep)
+        if not_saved:
+            self.checkpoints = Checkpoints(self.checkpoints.inside | not_saved, self.checkpoints.ends - not_saved)
+            recomputable |= not_saved
             _, saved = cut(frozenset())
         dropped = droppable(
             saved, self.sinks(), lambda n: self.may_drop(n, choices), self.checkpoints.ends | self.forward_only
         )
-        usual |= dropped
+        recomputable |= dropped
         if budget < 1:
             self.writable_by_caller = frozenset()
-            kept_anyway = usual | choices.keep | self.forward_only
+            kept_anyway = recomputable | choices.keep | self.forward_only
             more = [n for n in self.candidates if n.op == "call_function" and n not in kept_anyway and not is_effect(n)]
             saved = within_budget(budget, by_cost(more), cut)
         else:
             saved = [node for node in saved if node not in dropped]
-        self.recomputable = usual
+        self.recomputable = recomputable
         return saved
 
     def read_by_own_checkpoint(self, kept: Collection[fx.Node]) -> frozenset[fx.Node]:
@@ -113,9 +114,9 @@ class Network:
                 computed.add(node)
                 pending += node.all_input_nodes
         readers = computed | self.backward_only
-        own = {node: {user for user in node.users if user in readers} for node in ends}
-        mark = {node: node.meta["checkpoint"] for node in ends}
-        return frozenset(n for n in ends if all(user.meta.get("checkpoint") == mark[n] for user in own[n]))
+        readers_of = {node: {user for user in node.users if user in readers} for node in ends}
+        checkpoint = {node: node.meta["checkpoint"] for node in ends}
+        return frozenset(n for n in ends if all(user.meta.get("checkpoint") == checkpoint[n] for user in readers_of[n]))
 
     def sinks(self) -> Iterator[fx.Node]:
         """Returns the forward values that backward reads."""
@@ -145,8 +146,8 @@ class Network:
             inner, outer = (i, "in"), (i, "out")
             weight = 0 if node in choices.keep else None if node in choices.recompute else self.weight(node)
             net.add_edge(inner, outer, **({} if weight is None else {"capacity": weight}))
-            computed = node in self.forward_only or (node in self.required and node not in self.recomputable)
-            if node.op == "placeholder" or is_number(node) or computed:  # a number never keeps its tensor alive
+            is_source = node in self.forward_only or (node in self.required and node not in self.recomputable)
+            if node.op == "placeholder" or is_number(node) or is_source:  # a number never keeps its tensor alive
                 net.add_edge("source", inner)
             if self.is_sink(node):
                 net.add_edge(outer, "sink")
@@ -155,8 +156,8 @@ class Network:
             for source in node.all_input_nodes:
                 net.add_edge((index[source], "out"), (i, "in"))
         flow = networkx.algorithms.flow.boykov_kolmogorov
-        _, (_, never_saved) = networkx.minimum_cut(net, "source", "sink", flow_func=flow)
-        return [n for i, n in enumerate(self.candidates) if (i, "in") not in never_saved and (i, "out") in never_saved]
+        _, (_, sink_side) = networkx.minimum_cut(net, "source", "sink", flow_func=flow)
+        return [n for i, n in enumerate(self.candidates) if (i, "in") not in sink_side and (i, "out") in sink_side]
 
     def weight(self, node: fx.Node) -> int | None:
         """Returns the cost of saving `node`; None if `node` cannot be saved.
@@ -181,13 +182,13 @@ class Network:
             return None
         if node in self.results:
             return 0 if node in self.read else _HELD_BY_CALLER - 1
-        first = node in self.required or node.target is torch.ops.aten.clone.default
-        return 4 * bytes_of(value) + (0 if first else 1)
+        is_preferred = node in self.required or node.target is torch.ops.aten.clone.default
+        return 4 * bytes_of(value) + (0 if is_preferred else 1)
 
     def record(self, node: fx.Node, choices: PolicyChoices) -> SavedValue:
         """Returns the description of a saved `node`, with the reason why it is saved."""
         value = node.meta["val"]
-        op = "input" if node.op == "placeholder" else operation_of(maker_of(node))
+        op = "input" if node.op == "placeholder" else operation_of(producer_of(node))
         if node in choices.eager:
             reason = "eager saves it, and hooks for saved tensors see it"
         elif node in choices.keep:

@@ -84,7 +84,7 @@ class _SavedNode:
     backward_input: fx.Node
     #: The description of a tensor; None for a number.
     record: SavedValue | None
-    #: Whether the value is a view of a lasting tensor.
+    #: Whether the value may be a view of a tensor that outlives it.
     is_view: bool = False
 
     @property
@@ -157,7 +157,7 @@ class _Packing:
         names = {
             leaf: f"{entry.saved.name}_hook_{k}" for k, leaf in enumerate(result_leaves) if isinstance(leaf, fx.Node)
         }
-        env = _copied(traced, [entry.forward_node], _after_last_use(entry.forward_node), names)
+        env = _insert(traced, [entry.forward_node], _after_last_use(entry.forward_node), names)
         readers = [*entry.backward_input.users]
         saved_by_node = {entry.forward_node: entry}
         for node in (env[leaf] for leaf in names):
@@ -167,8 +167,8 @@ class _Packing:
         for node, kept in saved_by_node.items():
             if memories.count(memory_of(node)) > 1:  # no value may be overwritten before the others are read
                 kept.backward_input.meta.pop(DIES, None)
-        kinds = (saved_by_node[env[leaf]] if isinstance(leaf, fx.Node) else leaf for leaf in result_leaves)
-        form = rebuild(structure_of(traced.returned), list(kinds))
+        saved_leaves = (saved_by_node[env[leaf]] if isinstance(leaf, fx.Node) else leaf for leaf in result_leaves)
+        form = rebuild(structure_of(traced.returned), list(saved_leaves))
         if not any(kept.record for kept in _saved_in(form)):
             raise self.tracer.invalid("pack", "it returns no tensor", entry.record)
         self.unpack(entry, form, readers)
@@ -191,7 +191,7 @@ class _Packing:
         return _SavedNode(("extra", -1), node, node, placeholder, record, may_alias_arguments(node))
 
     def unpack(self, entry: _SavedNode, form: Any, readers: Sequence[fx.Node]) -> None:
-        """Gives `readers` of a value the result of the unpack hook."""
+        """Replaces a value by the result of the unpack hook in its `readers`."""
         assert entry.record is not None
         saved_nodes, like, graph = _saved_in(form), entry.backward_input.meta["val"], self.parts.backward
         traced = self.tracer.trace("unpack", form, {leaf: leaf.value for leaf in saved_nodes}, entry.record)
@@ -200,7 +200,7 @@ class _Packing:
             leaf.backward_input.meta["val"] = node.meta["val"]
         if readers:
             first = next(node for node in graph.nodes if node in readers)
-            value = _copied(traced, [leaf.backward_input for leaf in saved_nodes], first, {})[traced.returned]
+            value = _insert(traced, [leaf.backward_input for leaf in saved_nodes], first, {})[traced.returned]
             if not same_layout(value.meta["val"], like):
                 with graph.inserting_before(first):
                     value = laid_out(graph, value, like)
@@ -215,8 +215,8 @@ class _Packing:
         value = result.meta["val"] if isinstance(result, fx.Node) else result
         what = f"it returns {type(value).__name__}, not a tensor"
         if isinstance(value, torch.Tensor):
-            wanted, came = ((keys(t.shape), t.dtype, t.device) for t in (like, value))
-            if wanted == came:
+            expected, found = ((keys(t.shape), t.dtype, t.device) for t in (like, value))
+            if expected == found:
                 return
             what = f"it returns {str(value.dtype).removeprefix('torch.')}{[*value.shape]} on {value.device}"
         raise self.tracer.invalid("unpack", what, entry.record)
@@ -267,7 +267,7 @@ def _after_last_use(node: fx.Node) -> fx.Node:
     return following
 
 
-def _copied(
+def _insert(
     traced: HookGraph, arguments: Sequence[fx.Node], before: fx.Node, names: Mapping[Any, str]
 ) -> dict[fx.Node, fx.Node]:
     """Inserts the graph of a hook before a node; returns a map from the hook's nodes to their copies.
@@ -287,7 +287,7 @@ def _copied(
     return env
 
 
-# When the graphs run
+# At run time
 
 
 Unpack = Callable[[Sequence[torch.Tensor | None], Sequence[Any]], list[torch.Tensor | None]]
@@ -307,9 +307,9 @@ def unpacking(signature: GraphSignature, hook: Callable[[Any], torch.Tensor]) ->
         unpacked_tensors: list[torch.Tensor | None] = []
         for (structure, form, _), layout in zip(forms, layouts):
             values = [saved_values[leaf.index] if isinstance(leaf, SavedIndex) else leaf for leaf in form]
-            gone = any(value is None for leaf, value in zip(form, values) if isinstance(leaf, SavedIndex))
-            if gone or layout is None:
-                unpacked_tensors.append(None if gone else values[0])
+            is_freed = any(value is None for leaf, value in zip(form, values) if isinstance(leaf, SavedIndex))
+            if is_freed or layout is None:
+                unpacked_tensors.append(None if is_freed else values[0])
                 continue
             with torch.no_grad():
                 value = hook(rebuild(structure, values))

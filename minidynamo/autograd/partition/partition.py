@@ -1,7 +1,7 @@
 """Owns the split of a joint graph into forward and backward, at the saved tensors that `minimum_cut.py` chooses.
 
-Backward recomputes other values directly before their first use, so no recomputed value lives longer than the saved
-tensor of eager. Nothing is compiled here.
+Backward recomputes the other values directly before their first use, so no recomputed value lives longer than the
+tensor that eager saves. Nothing is compiled here.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from minidynamo.autograd.functional.storage_resize import grow_inputs, shrink_in
 from minidynamo.autograd.functional.written_inputs import WrittenInputs, final_values
 from minidynamo.autograd.graph.graph_builder import same_layout
 from minidynamo.autograd.graph.numbers import is_number, key
-from minidynamo.autograd.graph.recomputation import copy_recomputed, viewed
+from minidynamo.autograd.graph.recomputation import copy_recomputed, with_bases
 from minidynamo.autograd.partition.minimum_cut import Network
 from minidynamo.autograd.partition.saving import PolicyChoices, SavePolicy
 from minidynamo.autograd.trace.checks import unused_checks
@@ -104,8 +104,8 @@ def forward_graph(
 def _readable_source(node: fx.Node, early: Collection[fx.Node], computed: Collection[fx.Node]) -> fx.Node | None:
     """Returns a source that replaces `node`, a copy that eager saves; else None.
 
-    The source can replace the copy if all readers of the copy are computed directly after it, before the program writes
-    to the source. Their other arguments must be computed already (`computed`).
+    The source can replace the copy if all readers of the copy are computed directly after the copy, before the program
+    writes to the source. Their other arguments must be computed already (`computed`).
     """
     if node.target is not torch.ops.aten.clone.default or node not in early:
         return None
@@ -119,22 +119,22 @@ def _readable_source(node: fx.Node, early: Collection[fx.Node], computed: Collec
 def partition(joint: Joint, save_policy: SavePolicy | None = None) -> Partition:
     """Splits a joint graph. `save_policy` and `config.activation_budget` influence the choice of saved tensors."""
     forward = joint.forward
-    seen = {*joint.writable_by_caller, *forward.results}
-    held = {new: given for new, given in final_values(forward.writes).items() if new not in seen}
+    visible = {*joint.writable_by_caller, *forward.results}
+    held = {new: placeholder for new, placeholder in final_values(forward.writes).items() if new not in visible}
     network = Network(joint, held)
     choices = PolicyChoices() if save_policy is None else network.choices(save_policy)
-    choices = choices.with_eager_choices(joint.eager)
+    choices = choices.with_eager_choices(joint.saved_by_eager)
     by_kind = _with_sources(forward, network.cut_within(config.activation_budget, choices), held)
-    saved, rest = [n for _, n in by_kind], [n for kind, n in by_kind if kind == "extra"]
-    kinds = {"input": forward.inputs, "result": forward.results, "extra": rest}
+    saved, extras = [n for _, n in by_kind], [n for kind, n in by_kind if kind == "extra"]
+    kinds = {"input": forward.inputs, "result": forward.results, "extra": extras}
     positions = {kind: {n: i for i, n in reversed([*enumerate(nodes)])} for kind, nodes in kinds.items()}
     sources = [(kind, positions[kind][held.get(n, n)]) for kind, n in by_kind]
     returned = [node for position, node in enumerate(forward.results) if position not in joint.results_in_inputs]
     backward = backward_graph(forward.graph, saved, joint.tangents, joint.gradients, forward.backward_only)
-    dying = {*rest, *forward.results, *joint.tangents} - {*forward.inputs, *held}
+    dying = {*extras, *forward.results, *joint.tangents} - {*forward.inputs, *held}
     _mark_dying(backward, [*saved, *joint.tangents], dying, {*forward.results})
     return Partition(
-        forward_graph(replace(forward, results=returned), rest, joint.wanted),
+        forward_graph(replace(forward, results=returned), extras, joint.needed),
         backward,
         saved,
         sources,
@@ -145,31 +145,33 @@ def partition(joint: Joint, save_policy: SavePolicy | None = None) -> Partition:
 def _with_sources(forward: Forward, cut: Sequence[fx.Node], held: Collection[fx.Node]) -> list[tuple[str, fx.Node]]:
     """Returns the saved values with the kind of their source. Tensors precede numbers, which are stored separately."""
     results, lost = {*forward.results}, forward.overwritten
-    cut = list(dict.fromkeys(n if n in held or n in results else _whole(n, results | lost) for n in cut))
+    cut = list(dict.fromkeys(n if n in held or n in results else _whole_tensor(n, results | lost) for n in cut))
     from_inputs = [n for n in cut if n in held or (n.op == "placeholder" and n not in lost)]
     held_or_lost = {*from_inputs, *lost}
-    returned = [n for n in cut if n in results and n not in held_or_lost]
-    stored = {*from_inputs, *returned}
-    rest = [n for n in cut if n not in stored]
-    by_kind = [("input", n) for n in from_inputs] + [("result", n) for n in returned] + [("extra", n) for n in rest]
+    from_results = [n for n in cut if n in results and n not in held_or_lost]
+    with_source = {*from_inputs, *from_results}
+    extras = [n for n in cut if n not in with_source]
+    by_kind = (
+        [("input", n) for n in from_inputs] + [("result", n) for n in from_results] + [("extra", n) for n in extras]
+    )
     return sorted(by_kind, key=lambda saved: is_number(saved[1]))
 
 
-def _whole(node: fx.Node, others: Collection[fx.Node]) -> fx.Node:
-    """Returns the tensor with the same elements that `node` is a view of, if it is computed and not in `others`; else
-    `node`.
+def _whole_tensor(node: fx.Node, others: Collection[fx.Node]) -> fx.Node:
+    """Returns the tensor with the same elements that `node` is a view of, if that tensor is computed and not in
+    `others`; else `node`.
 
     Eager has saved that tensor for higher derivatives, and the view is free. Views that depend on symbolic numbers are
     skipped.
     """
-    kept = node.meta["val"]
-    for view, source in itertools.pairwise(viewed(node)) if isinstance(kept, torch.Tensor) else ():
+    view_value = node.meta["val"]
+    for view, source in itertools.pairwise(with_bases(node)) if isinstance(view_value, torch.Tensor) else ():
         value = source.meta["val"]
         if source.op == "placeholder" or source in others or not isinstance(value, torch.Tensor):
             break
         if len(view.all_input_nodes) > 1:
             break
-        node = source if key(value.numel()) == key(kept.numel()) else node
+        node = source if key(value.numel()) == key(view_value.numel()) else node
     return node
 
 
@@ -199,11 +201,11 @@ def writable_by_caller(
     Eager saves the forward values that gradient formulas read, and `read_by_derivatives`. `forward_nodes` are the nodes
     that existed before the first gradient was computed.
     """
-    memories = {shared for node in read_by_derivatives for shared in viewed(node)}
+    memories = {shared for node in read_by_derivatives for shared in with_bases(node)}
     for node in graph.nodes:
         if node not in forward_nodes and not is_number(node):  # eager keeps sizes as numbers
-            memories.update(*(viewed(source) for source in node.all_input_nodes))
-    return frozenset(node for node in held if not is_number(node) and memories.isdisjoint(viewed(node)))
+            memories.update(*(with_bases(source) for source in node.all_input_nodes))
+    return frozenset(node for node in held if not is_number(node) and memories.isdisjoint(with_bases(node)))
 
 
 def backward_graph(
@@ -223,8 +225,8 @@ def backward_graph(
         env[node] = result.placeholder(node.name)
         env[node].meta.update(node.meta)
 
-    def ensure(node: fx.Node) -> None:
-        """Emits `node` and its missing dependencies."""
+    def emit(node: fx.Node) -> None:
+        """Emits `node` after its missing dependencies."""
         pending = [node]
         while pending:
             missing = [] if pending[-1] in env else [i for i in pending[-1].all_input_nodes if i not in env]
@@ -236,12 +238,12 @@ def backward_graph(
                 assert ready.op != "placeholder", f"{ready} is needed by backward and was not saved"
                 env[ready] = copy_recomputed(result, ready, env)
 
-    wanted = ancestors(node for node in gradients if node is not None)
+    needed = ancestors(node for node in gradients if node is not None)
     for node in graph.nodes:
-        if node in wanted and node in backward_only:
-            ensure(node)
+        if node in needed and node in backward_only:
+            emit(node)
     for gradient in gradients:
         if gradient is not None and gradient not in env:  # the gradient may be a saved tensor
-            ensure(gradient)
+            emit(gradient)
     result.output(tuple(None if node is None else env[node] for node in gradients))
     return result

@@ -1,8 +1,8 @@
 """Owns the random numbers that backward draws again: the draws of checkpoints, from a saved generator state.
 
-Eager saves the state before each checkpoint; graphs do so where the state is smaller than the masks. The draws of a
-checkpoint become functions that take a state and return the next state (`graph/rng_replay.py`). `partition.py` then
-chooses the saved values of a checkpoint as for any other operation.
+Eager saves the state before each checkpoint; a graph saves the state only where it is smaller than the masks. The draws
+of a checkpoint become functions that take a state and return the next state (`graph/rng_replay.py`). `partition.py`
+then chooses the saved values of a checkpoint as for any other operation.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ def draw_from_states(functional: FunctionalGraph) -> None:
         if is_random(node) and "checkpoint" in node.meta and node in functional.forward_nodes:
             regions.setdefault(node.meta["checkpoint"], []).append(node)
     for nodes in regions.values():
-        sources = [_device(node) for node in nodes]
-        for device in dict.fromkeys(sources):
-            drawing = [node for node, source in zip(nodes, sources) if source == device]
-            if None not in sources and sum(map(_elements, drawing)) > STATE_BYTES[device.type]:  # type: ignore[union-attr]
-                functional.forward_nodes |= _chain(functional.emitter, device, drawing)  # type: ignore[arg-type]
+        devices = [_device(node) for node in nodes]
+        for device in dict.fromkeys(devices):
+            draws = [node for node, own_device in zip(nodes, devices) if own_device == device]
+            if None not in devices and sum(map(_elements, draws)) > STATE_BYTES[device.type]:  # type: ignore[union-attr]
+                functional.forward_nodes |= _draw_in_chain(functional.emitter, device, draws)  # type: ignore[arg-type]
 
 
 def _device(node: fx.Node) -> torch.device | None:
     """Returns the device whose generator `node` draws from; None if `node` cannot draw from a state."""
-    ours = isinstance(node.target, OpOverload) and node.target.namespace in ("aten", "minidynamo")
-    named = any(isinstance(value, torch.Generator) for value in (*node.args, *node.kwargs.values()))
+    is_known = isinstance(node.target, OpOverload) and node.target.namespace in ("aten", "minidynamo")
+    has_generator = any(isinstance(value, torch.Generator) for value in (*node.args, *node.kwargs.values()))
     devices = {value.device for value in _results(node) if isinstance(value, torch.Tensor)}
     if len(devices) > 1:  # a returned seed is on the CPU
         devices.discard(torch.device("cpu"))
     device = devices.pop()
-    return device if ours and not named and not devices and device.type in STATE_BYTES else None
+    return device if is_known and not has_generator and not devices and device.type in STATE_BYTES else None
 
 
 def _elements(node: fx.Node) -> int:
@@ -58,7 +58,7 @@ def _results(node: fx.Node) -> tuple[Any, ...]:
     return tuple(value) if isinstance(value, (tuple, list)) else (value,)
 
 
-def _chain(emitter: GraphBuilder, device: torch.device, nodes: list[fx.Node]) -> set[fx.Node]:
+def _draw_in_chain(emitter: GraphBuilder, device: torch.device, nodes: list[fx.Node]) -> set[fx.Node]:
     """Rewrites `nodes`, in order, to draw from the state that the previous node returns. Returns the new nodes."""
     new_nodes: list[fx.Node] = []
     for node in nodes:

@@ -31,7 +31,7 @@ class PolicyChoices:
     keep: frozenset[fx.Node] = field(default_factory=frozenset)
     #: Values to recompute.
     recompute: frozenset[fx.Node] = field(default_factory=frozenset)
-    #: The part of `keep` that eager saves.
+    #: The values in `keep` because eager saves them.
     eager: frozenset[fx.Node] = field(default_factory=frozenset)
 
     def with_eager_choices(self, eager: frozenset[fx.Node]) -> PolicyChoices:
@@ -52,22 +52,24 @@ def ask_policy(
     """
     answers: dict[fx.Node, str] = {}
     for node in candidates:
-        described = record(node)
+        saved_value = record(node)
         try:
-            answer = policy(described)
+            answer = policy(saved_value)
         except Exception as error:
             what = f"save_policy= raised {summary(error)}"
-            raise ArgumentError(Diagnostic("MD409", what, fix="Repair it: it gets one SavedValue.")) from error
+            raise ArgumentError(
+                Diagnostic("MD409", what, fix="Repair the policy: its argument is a SavedValue.")
+            ) from error
         if answer is None:
             continue
         if answer not in ("save", "recompute"):
-            what = f"save_policy= returned {answer!r} for the result of {described.op}"
+            what = f"save_policy= returned {answer!r} for the result of {saved_value.op}"
             raise ArgumentError(Diagnostic("MD409", what, fix='Return "save", "recompute", or None for the default.'))
         if answer == "recompute" and node in fixed:
-            what = f"save_policy= wants the result of {described.op} recomputed, which is impossible"
-            why = "It draws random numbers or has effects, so it runs once."
-            where = described.user_location
-            fix = 'Return "save" or None for it.'
+            what = f"save_policy= wants the result of {saved_value.op} recomputed, which is impossible"
+            why = "The operation draws random numbers or has effects, so it runs once."
+            where = saved_value.user_location
+            fix = 'Return "save" or None for this result.'
             raise ArgumentError(Diagnostic("MD409", what, why=why, where=where, fix=fix))
         answers[node] = answer
     chosen = {kind: frozenset(node for node, answer in answers.items() if answer == kind) for kind in answers.values()}
@@ -89,27 +91,27 @@ def _cost(node: fx.Node) -> int:
 
 
 def within_budget(
-    budget: float, more: list[fx.Node], cut: Callable[[frozenset[fx.Node]], tuple[int, list[fx.Node]]]
+    budget: float, candidates: list[fx.Node], cut: Callable[[frozenset[fx.Node]], tuple[int, list[fx.Node]]]
 ) -> list[fx.Node]:
     """Returns the values to save under a budget between 1 (the default choice) and 0 (as few bytes as possible).
 
-    `cut(recompute)` returns the saved bytes and values if the values in `recompute` may be recomputed as well. `more`
-    are candidates for `recompute`, in the order of trial; the fewest that reach the budget are used. More candidates
-    never save more bytes, so a smaller budget never saves more bytes than a larger budget.
+    `cut(recompute)` returns the saved bytes and values if the values in `recompute` may be recomputed as well.
+    `candidates` are candidates for `recompute`, in the order of trial; the fewest that reach the budget are used. More
+    candidates never save more bytes, so a smaller budget never saves more bytes than a larger budget.
     """
     high, saved = cut(frozenset())
-    if budget >= 1 or not more:
+    if budget >= 1 or not candidates:
         return saved
-    low, least = cut(frozenset(more))
+    low, least = cut(frozenset(candidates))
     limit = low + budget * (high - low)
     if high <= limit:
         return saved
-    few, many, best = 0, len(more), least
-    while many - few > 1:  # `few` candidates are not enough, `many` are
-        middle = (few + many) // 2
-        size, values = cut(frozenset(more[:middle]))
+    too_few, enough, best = 0, len(candidates), least
+    while enough - too_few > 1:  # by bisection
+        middle = (too_few + enough) // 2
+        size, values = cut(frozenset(candidates[:middle]))
         if size <= limit:
-            many, best = middle, values
+            enough, best = middle, values
         else:
-            few = middle
+            too_few = middle
     return best

@@ -11,8 +11,8 @@ import torch
 from torch import fx
 
 from minidynamo import compat
-from minidynamo.autograd.functional.joint_graph import maker_of
-from minidynamo.autograd.functional.shape_only_reads import ASKED_FOR_LAYOUT
+from minidynamo.autograd.functional.joint_graph import producer_of
+from minidynamo.autograd.functional.shape_only_reads import CREATES_LIKE
 from minidynamo.autograd.functional.written_inputs import may_alias_arguments, memory_of
 from minidynamo.autograd.graph.mutation import is_view, named_arguments
 from minidynamo.autograd.graph.numbers import is_symbolic, key, keys
@@ -68,9 +68,9 @@ class AliasSets:
             self.members[into].append(node)
 
     def readers(self, owner: fx.Node, after: int) -> list[fx.Node]:
-        """Returns, in graph order, the nodes after a position that read data which the memory has at the position."""
-        target = [node for node in self.members[owner] if self.position[node] <= after]
-        readers = {user for node in target for user in node.users if self.position[user] > after and _reads(user, node)}
+        """Returns, in graph order, the nodes that read the present data of a memory after a position."""
+        values = [node for node in self.members[owner] if self.position[node] <= after]
+        readers = {user for node in values for user in node.users if self.position[user] > after and _reads(user, node)}
         return sorted(readers, key=self.position.__getitem__)
 
     def last_read(self, owner: fx.Node) -> int:
@@ -93,28 +93,28 @@ def _reads(user: fx.Node, node: fx.Node) -> bool:
     """Returns whether the value of `user` depends on the data of `node`, not on its layout alone."""
     if user.target in READING_LAYOUT:
         return False
-    return user.target not in ASKED_FOR_LAYOUT or user.args[0] is not node or user.all_input_nodes != [node]
+    return user.target not in CREATES_LIKE or user.args[0] is not node or user.all_input_nodes != [node]
 
 
 def _is_new(node: fx.Node) -> bool:
     """Returns whether a node allocates memory that no argument and no other result shares."""
-    maker = maker_of(node)
-    if maker is node:
+    producer = producer_of(node)
+    if producer is node:
         return not may_alias_arguments(node)
     memory = memory_of(node)
-    return not may_alias_arguments(maker) and memory is not None and _is_alone(node, maker, memory)
+    return not may_alias_arguments(producer) and memory is not None and _is_alone(node, producer, memory)
 
 
 def _is_shared(node: fx.Node) -> bool:
     """Returns whether the results are known to share memory with arguments."""
-    maker = maker_of(node)
-    return isinstance(maker.target, OpOverload) and may_share(maker)
+    producer = producer_of(node)
+    return isinstance(producer.target, OpOverload) and may_share(producer)
 
 
-def _is_alone(node: fx.Node, maker: fx.Node, memory: object) -> bool:
-    if any(memory_of(source) == memory for source in maker.all_input_nodes):
+def _is_alone(node: fx.Node, producer: fx.Node, memory: object) -> bool:
+    if any(memory_of(source) == memory for source in producer.all_input_nodes):
         return False
-    others = [value for value in tensors_in(maker.meta.get("val")) if value is not node.meta["val"]]
+    others = [value for value in tensors_in(producer.meta.get("val")) if value is not node.meta["val"]]
     return all(value.layout is torch.strided and compat.memory_of(value) != memory for value in others)
 
 
@@ -134,8 +134,8 @@ def same_kind(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def is_window(node: fx.Node, result: fx.Node, target: torch.Tensor, destination: torch.Tensor) -> bool:
-    """Returns whether `node`, which is `result` or a view of it, has the same elements as `destination` once `result`
-    is stored at `target`."""
+    """Returns whether `node`, which is `result` or a view of it, will have the elements of `destination` when `result`
+    is stored in the memory of `target`."""
     value, moved = node.meta["val"], result.meta["val"]
     while node is not result:
         if not isinstance(node.target, OpOverload) or not is_view(node.target):

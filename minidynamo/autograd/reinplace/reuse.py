@@ -1,7 +1,7 @@
 """Owns reinplacing: operations of a functional graph become writes again, where the program writes.
 
-The memory belongs to an input about to get the new data, or to a part of a tensor that was allocated in the graph. The
-write is the in-place variant of the operator, or a write into a part of a tensor.
+The written memory belongs to an input that gets new data, or to a part of a tensor that the graph allocates. The write
+is the in-place variant of the operator, or a copy into a part of a tensor.
 
 In this module `target` is the value whose memory is overwritten, and `result` the value that is stored there.
 """
@@ -39,23 +39,23 @@ Slots = list[tuple[fx.Node, fx.Node]]
 
 
 def reinplace(
-    graph: fx.Graph, is_called: Callable[[OpOverload], bool] = lambda op: True, *, own_memory: bool = False
+    graph: fx.Graph, is_call: Callable[[OpOverload], bool] = lambda op: True, *, own_memory: bool = False
 ) -> None:
     """Makes operators write to inputs, and with `own_memory` to parts of tensors that the graph allocates.
 
-    `is_called` says whether an operator is called, rather than computed by a kernel. Kernels store into an input once,
-    at the end: before that, new data is not in the memory of the input.
+    `is_call` says whether an operator is called, rather than computed by a kernel. Kernels store into an input once,
+    at the end: before that, the memory of the input has its old data.
     """
     if any(own_memory or _is_store(node) for node in graph.nodes if _is_write(node)):
-        _Reinplacer(graph, is_called, own_memory).run()
+        _Reinplacer(graph, is_call, own_memory).run()
 
 
 class _Reinplacer:
     """A single walk over a graph; `aliases` always describes the rewritten graph."""
 
-    def __init__(self, graph: fx.Graph, is_called: Callable[[OpOverload], bool], own_memory: bool) -> None:
+    def __init__(self, graph: fx.Graph, is_call: Callable[[OpOverload], bool], own_memory: bool) -> None:
         self.graph = graph
-        self.is_operator_call = is_called
+        self.is_call = is_call
         self.own_memory = own_memory
         #: Alias sets of the graph as rewritten so far.
         self.aliases = AliasSets(graph)
@@ -68,12 +68,12 @@ class _Reinplacer:
                 self.simplify_store(node)
             elif node.target in SCATTER_VIEWS:
                 self.fill_part(node)
-            elif not self.is_operator_call(node.target):
+            elif not self.is_call(node.target):
                 continue
             elif node.target is aten.full_like.default:
                 self.fill(node)
             else:
-                self.by_variant(node)
+                self.use_variant(node)
 
     def is_writable(self, target: fx.Node) -> bool:
         """Returns whether a call may write to `target`: not if a kernel may have to compute its data first."""
@@ -90,11 +90,11 @@ class _Reinplacer:
             copy.replace_all_uses_with(owner)
             self.erase(copy)
             self.update_views(owner)
-        elif self.is_operator_call(aten.clone.default):  # kernels may read the source later
-            found = [
+        elif self.is_call(aten.clone.default):  # kernels may read the source later
+            sources = [
                 (source, between) for source, between in _copy_sources(copy) if self.is_in_other_memory(source, owner)
             ]
-            source, between = found[-1] if found else (new, [])
+            source, between = sources[-1] if sources else (new, [])
             copy.args = (owner, source)
             for node in between:
                 self.erase(node)
@@ -108,10 +108,10 @@ class _Reinplacer:
         part = self.compute(SCATTER_VIEWS[scatter.target], (base, *where))
         owner = self.aliases.owner_of(base)
         is_filled = self.aliases.owner_of(source) is owner and same_elements(source.meta["val"], part)
-        if not (is_filled and self.is_all_of(base, scatter)) and self.limit(scatter, base, scatter) is None:
+        if not (is_filled and self.is_all_of(base, scatter)) and self.end_of_result(scatter, base, scatter) is None:
             return
         if owner not in self.aliases.owners[source] or self.is_disjoint(source, part):
-            if not self.is_operator_call(scatter.target):
+            if not self.is_call(scatter.target):
                 return
             origin = self.copy_source(source, scatter, owner)
             with self.graph.inserting_before(scatter):
@@ -132,30 +132,30 @@ class _Reinplacer:
         origin = source.args[0] if source.target is aten.clone.default else None
         if not isinstance(origin, fx.Node) or owner is None or not self.is_in_other_memory(origin, owner):
             return source
-        return origin if [*source.users] == [scatter] and _fails_nowhere_between(source, scatter) else source
+        return origin if [*source.users] == [scatter] and _cannot_fail_between(source, scatter) else source
 
     def fill(self, node: fx.Node) -> None:
         """Fills existing memory with a number instead of allocating a tensor."""
         user = next(iter(node.users), node)
         for owner in [node.args[0], user.args[0] if _is_store(user) else None]:
-            if isinstance(owner, fx.Node) and self.limit(node, owner, node) is not None:
+            if isinstance(owner, fx.Node) and self.end_of_result(node, owner, node) is not None:
                 node.target, node.args, node.kwargs = aten.fill_.Scalar, (owner, node.args[1]), {}
                 self.write_to(node, owner)
                 return
 
-    def by_variant(self, node: fx.Node) -> None:
+    def use_variant(self, node: fx.Node) -> None:
         """Replaces an operator by its in-place variant, if that is possible."""
         variant = inplace_variant_of(node.target)
-        if variant is None or not self.is_operator_call(variant.op):
+        if variant is None or not self.is_call(variant.op):
             return
         call = variant.call(node.target, node)  # type: ignore[arg-type]
         slots = _slots(node, variant) if call is not None else None
         if not slots or call is None:
             return
         owners = [self.aliases.owner_of(target) for target, _ in slots]
-        if len({*owners}) < len(owners) or any(self.is_read_late(node, variant, target) for target, _ in slots):
+        if len({*owners}) < len(owners) or any(self.is_read_after_write(node, variant, target) for target, _ in slots):
             return
-        if any(self.limit(node, target, result) is None for target, result in slots):
+        if any(self.end_of_result(node, target, result) is None for target, result in slots):
             return
         node.target, (node.args, node.kwargs) = variant.op, call
         for target, result in slots:
@@ -164,11 +164,11 @@ class _Reinplacer:
             else:
                 self.replace_by(target, result)
         if slots[0][1] is not node:
-            _drop_written_results(node, variant.own)
+            _drop_written_results(node, variant.own_results)
 
-    def limit(self, node: fx.Node, target: fx.Node, result: fx.Node) -> float | None:
-        """Returns the position before which `result`, computed by `node`, must be read for the last time if stored at
-        `target`; None if `result` must not be stored at `target`."""
+    def end_of_result(self, node: fx.Node, target: fx.Node, result: fx.Node) -> float | None:
+        """Returns None if `node` must not store `result` in the memory of `target`; else the position before which
+        `result` must be read for the last time: later the memory has other data, or is free."""
         aliases = self.aliases
         owner = aliases.owner_of(target)
         if (
@@ -179,21 +179,22 @@ class _Reinplacer:
         ):
             return None
         readers = aliases.readers(owner, aliases.position[node])
-        limit: float | None = None
+        end: float | None = None
         if not readers:
-            limit = math.inf if node.target in SCATTER_VIEWS and self.is_all_of(target, result) else None
+            end = math.inf if node.target in SCATTER_VIEWS and self.is_all_of(target, result) else None
         elif readers[0].target in SCATTER_VIEWS:
-            limit = self.limit_by_part(readers[0], target, result)
+            end = self.end_before_part(readers[0], target, result)
         elif _is_store(readers[0]) and readers[0].args[0] is owner:
-            limit = self.limit_by_store(readers, target, result)
+            end = self.end_before_store(readers, target, result)
         elif result is node and WRITTEN in node.meta and node.args[0] is target and owner.op == "call_function":
-            limit = self.limit_by_window(readers, target, result)
-        if limit is None or (owner.op == "placeholder" and not _fails_nowhere_between(node, readers[0])):
+            end = self.end_before_window(readers, target, result)
+        if end is None or (owner.op == "placeholder" and not _cannot_fail_between(node, readers[0])):
             return None
-        return limit if aliases.last_read(result) < limit else None
+        return end if aliases.last_read(result) < end else None
 
-    def limit_by_part(self, scatter: fx.Node, target: fx.Node, result: fx.Node) -> float | None:
-        """Returns the same if the next reader writes the result into the tensor of which `target` is a part."""
+    def end_before_part(self, scatter: fx.Node, target: fx.Node, result: fx.Node) -> float | None:
+        """Returns `end_of_result` if the next reader of the memory writes the result to the part `target` of a
+        tensor."""
         base, source, *where = scatter.args
         if scatter.kwargs or not isinstance(base, fx.Node) or not isinstance(source, fx.Node):
             return None
@@ -203,12 +204,13 @@ class _Reinplacer:
         # All of `result` must fit the part, since the rest of the tensor is read as well.
         whole = key(source.meta["val"].numel()) == key(result.meta["val"].numel())
         fits = whole and _would_write_there(source, scatter, result, target, part)
-        limit = self.limit(scatter, base, scatter) if fits else None
+        end = self.end_of_result(scatter, base, scatter) if fits else None
         # Results of the graph must not share memory.
-        return None if limit is None else min(limit, self.aliases.position[self.graph.output_node()])
+        return None if end is None else min(end, self.aliases.position[self.graph.output_node()])
 
-    def limit_by_store(self, readers: Sequence[fx.Node], target: fx.Node, result: fx.Node) -> float | None:
-        """Returns the same if the next reader copies the result into the input whose memory `target` shares."""
+    def end_before_store(self, readers: Sequence[fx.Node], target: fx.Node, result: fx.Node) -> float | None:
+        """Returns `end_of_result` if the next reader of the memory copies the result into the input that has this
+        memory."""
         copy, *later = readers
         owner, new = copy.args
         assert isinstance(owner, fx.Node) and isinstance(new, fx.Node)
@@ -221,11 +223,12 @@ class _Reinplacer:
                 return None
         return self.aliases.position[later[0]] if later else self.aliases.position[self.graph.output_node()]
 
-    def limit_by_window(self, readers: Sequence[fx.Node], target: fx.Node, result: fx.Node) -> float | None:
-        """Returns the same if the program itself wrote to `target`, and only the rest of the memory is read later.
+    def end_before_window(self, readers: Sequence[fx.Node], target: fx.Node, result: fx.Node) -> float | None:
+        """Returns `end_of_result` if the program itself writes to `target`, and only the rest of the memory is read
+        later.
 
-        The memory lives for these readers alone. Operators that the layout decides about compute the last bits of eager
-        only in eager's layout.
+        The memory lives for these readers alone. The readers of the result must compute the same bits from the layout
+        of `target`.
         """
         owner = self.aliases.owner_of(target)
         for reader in readers:
@@ -248,17 +251,17 @@ class _Reinplacer:
             and has_same_result_layout(user, result, target)
         )
 
-    def is_read_late(self, node: fx.Node, variant: InplaceVariant, target: fx.Node) -> bool:
+    def is_read_after_write(self, node: fx.Node, variant: InplaceVariant, target: fx.Node) -> bool:
         """Returns whether another argument may be read after the write has changed it."""
         owner = self.aliases.owner_of(target)
         others = nodes_in((node.args, node.kwargs))
         others.remove(target)
-        found = [arg for arg in others if owner in self.aliases.owners[arg]]
-        found = [arg for arg in found if not self.are_disjoint(arg, target)]
+        in_memory = [arg for arg in others if owner in self.aliases.owners[arg]]
+        in_memory = [arg for arg in in_memory if not self.are_disjoint(arg, target)]
         op = node.target
         if not isinstance(op, OpOverload) or torch.Tag.pointwise not in op.tags or len(variant.written) > 1:
-            return bool(found)
-        return not all(arg is target or same_elements(arg.meta["val"], target.meta["val"]) for arg in found)
+            return bool(in_memory)
+        return not all(arg is target or same_elements(arg.meta["val"], target.meta["val"]) for arg in in_memory)
 
     def is_all_of(self, target: fx.Node, result: fx.Node) -> bool:
         """Returns whether `target` was allocated in the graph, and `result` fills its memory."""
@@ -318,12 +321,12 @@ class _Reinplacer:
 
 
 def _is_write(node: fx.Node) -> bool:
-    """Returns whether `node` stands where the program writes to a tensor."""
+    """Returns whether the program writes to a tensor at `node`."""
     return WRITTEN in node.meta or node.target is aten.copy_.default or node.target in SCATTER_VIEWS
 
 
 def _is_store(node: fx.Node) -> bool:
-    """Returns whether `node` gives an input new data."""
+    """Returns whether `node` copies new data into an input."""
     return node.target is aten.copy_.default and isinstance(node.args[0], fx.Node) and node.args[0].op == "placeholder"
 
 
@@ -357,7 +360,8 @@ def _would_write_there(
     """Returns whether `reader` would copy `new`, which is `result` or a view of it, to the elements where `result`
     already is.
 
-    The strides of `result` do not matter to its only reader; but the strides assign random numbers to elements.
+    If `reader` is the only reader of `result`, the strides of `result` do not matter; except that for `bernoulli` the
+    strides assign random numbers to elements.
     """
     if new is result and [*result.users] == [reader] and result.target is not aten.bernoulli.p:
         return same_elements(target.meta["val"], destination)
@@ -366,13 +370,18 @@ def _would_write_there(
     )
 
 
-def _fails_nowhere_between(node: fx.Node, reader: fx.Node) -> bool:
-    """Returns whether no operation between `node` and `reader` can fail: if an error comes first, a written input must
-    still have its old data."""
+def _cannot_fail_between(node: fx.Node, reader: fx.Node) -> bool:
+    """Returns whether no operation between `node` and `reader` can raise an error; after an error an input must have
+    the data that it has in eager."""
     while (node := node.next) is not reader:
-        moves = isinstance(node.target, OpOverload) and is_view(node.target)
-        moves = moves or node.target in (operator.getitem, aten.copy_.default, *READING_LAYOUT, *SCATTER_VIEWS)
-        if not moves and not is_number(node):
+        cannot_fail = isinstance(node.target, OpOverload) and is_view(node.target)
+        cannot_fail = cannot_fail or node.target in (
+            operator.getitem,
+            aten.copy_.default,
+            *READING_LAYOUT,
+            *SCATTER_VIEWS,
+        )
+        if not cannot_fail and not is_number(node):
             return False
     return True
 
@@ -385,13 +394,17 @@ def _slots(node: fx.Node, variant: InplaceVariant) -> Slots | None:
     written: list[Any] = [node.args[position] for position in variant.written]
     slots: list[tuple[Any, list[fx.Node]]] = []
     if isinstance(node.meta.get("val"), torch.Tensor):
-        slots = [(written[0], [node])] if variant.own == 0 and len(written) == 1 else []
+        slots = [(written[0], [node])] if variant.own_results == 0 and len(written) == 1 else []
     else:
         targets = written[0] if len(written) == 1 and isinstance(written[0], (list, tuple)) else written
         elements: dict[Any, list[fx.Node]] = {}
         for user in node.users:
             elements.setdefault(user.args[1], []).append(user)
-        slots = [(target, elements.get(variant.own + k, [])) for k, target in enumerate(targets) if target is not None]
+        slots = [
+            (target, elements.get(variant.own_results + k, []))
+            for k, target in enumerate(targets)
+            if target is not None
+        ]
     if any(len(results) != 1 or not isinstance(target, fx.Node) for target, results in slots):
         return None
     return [(target, result) for target, (result,) in slots]

@@ -1,10 +1,10 @@
-"""Owns the adding of gradients to `.grad` while a compiled backward runs, so that gradients die early.
+"""Owns the accumulation of gradients in `.grad` while a compiled backward runs, so that gradients die early.
 
 A compiled backward is a single node of autograd's graph: autograd takes the gradients after the whole backward has
 returned. Eager adds the gradient of a parameter to `.grad` at once. Here backward itself calls autograd's accumulating
-node, for all leaves where no hook and no second node can see the difference; autograd accumulates the rest. Where
-autograd would first sum the gradients of several nodes, each is added separately here, so the sum may be rounded
-differently. Unrequested gradients are dropped as well.
+node, for all leaves where neither a hook nor a second node can see the difference; autograd accumulates the other
+gradients. Where autograd would first sum the gradients of several nodes, each is added separately here, so the sum may
+be rounded differently. Gradients that are not requested are dropped as well.
 """
 
 from __future__ import annotations
@@ -22,23 +22,24 @@ from minidynamo.graph.boxed import HandOver
 def make_accumulator(
     ctx: Any, links: Sequence[torch.Tensor | None], args: Sequence[Any], unwanted: Collection[int] = ()
 ) -> HandOver | None:
-    """Builds a function `take(index, gradient)` for backward to call after each gradient: adds the gradient to `.grad`
-    or drops an unwanted gradient, and returns None; returns every other gradient. Returns None if nothing would be
-    added or dropped.
+    """Builds a function `take(index, gradient)` that backward calls with each gradient as soon as it is computed.
+
+    The function adds a gradient to `.grad`, or drops an unwanted gradient, and returns None. It returns any other
+    gradient. `make_accumulator` returns None if no gradient would be added or dropped.
 
     `ctx` is the node whose backward runs. `links` are its inputs or their links, in the order of the gradients. `args`
     are the values read by backward.
     """
-    takers = _takers(ctx, links, args, unwanted)
-    if not takers and not unwanted:
+    accumulators = _accumulating_nodes(ctx, links, args, unwanted)
+    if not accumulators and not unwanted:
         return None
 
     def take(index: int, gradient: torch.Tensor) -> torch.Tensor | None:
         if index in unwanted:
             return None
-        if index not in takers:
+        if index not in accumulators:
             return gradient
-        add, grad = takers[index]
+        add, grad = accumulators[index]
         if gradient.shape != grad.shape or gradient.dtype is not grad.dtype or gradient.device != grad.device:
             return gradient  # autograd converts it
         add(gradient)
@@ -59,11 +60,11 @@ def unwanted_gradients(ctx: Any, links: Sequence[torch.Tensor | None]) -> set[in
             return next(iter(accumulators.get(id(link), ())), None)
         return link.grad_fn.next_functions[link.output_nr][0]
 
-    found = ((index, accumulator_of(link)) for index, link in enumerate(links) if link is not None)
-    return {index for index, node in found if node is not None and compat.will_run(node) is False}
+    nodes = ((index, accumulator_of(link)) for index, link in enumerate(links) if link is not None)
+    return {index for index, node in nodes if node is not None and compat.will_run(node) is False}
 
 
-def _takers(
+def _accumulating_nodes(
     ctx: Any, links: Sequence[torch.Tensor | None], args: Sequence[Any], unwanted: Collection[int]
 ) -> dict[int, tuple[Any, torch.Tensor]]:
     """Returns, by index of the gradient, the accumulating node of a leaf and `leaf.grad`: running the node now has no
@@ -82,24 +83,26 @@ def _takers(
         if type(node) is compat.AccumulateGrad:
             leaf_id = id(node.variable)
             nodes[leaf_id] = None if leaf_id in nodes else node
-    takers: dict[int, tuple[Any, torch.Tensor]] = {}
+    accumulators: dict[int, tuple[Any, torch.Tensor]] = {}
     hooked, all_run = user_hooks_exist(), False
     for index, grad in grads.items():
         leaf = links[index]
-        found = nodes.get(id(leaf))
+        node_of_leaf = nodes.get(id(leaf))
         if (
-            found is not None
+            node_of_leaf is not None
             and (grad.is_cpu or _runs_in_stream_order(grad.device))
             and not (leaf._backward_hooks or leaf._post_accumulate_grad_hooks)
-            and not (hooked and is_hooked(leaf, found))
-            and (all_run or compat.will_run(found) is True)
+            and not (hooked and is_hooked(leaf, node_of_leaf))
+            and (all_run or compat.will_run(node_of_leaf) is True)
         ):
             all_run = all_run or compat.runs_for_all_leaves()  # there is a running backward, since a node will run
-            takers[index] = found, grad
-    if takers and compat.have_memory_in_common([*grads.values()], args):
+            accumulators[index] = node_of_leaf, grad
+    if accumulators and compat.have_memory_in_common([*grads.values()], args):
         occupied = set(map(compat.memory_of, filter(_has_storage, args)))
-        takers = {i: (node, grad) for i, (node, grad) in takers.items() if compat.memory_of(grad) not in occupied}
-    return takers
+        accumulators = {
+            i: (node, grad) for i, (node, grad) in accumulators.items() if compat.memory_of(grad) not in occupied
+        }
+    return accumulators
 
 
 def _accumulators(ctx: Any) -> dict[int, list[torch.autograd.graph.Node]]:

@@ -1,4 +1,4 @@
-"""Owns the call of a compiled backward: the choice of the necessary part, and the layout of incoming gradients.
+"""Owns the call of a compiled backward: the choice of the part to run, and the layout of incoming gradients.
 
 Backward is compiled at the first backward call, under a lock: a graph that is never differentiated costs no
 compilation. Where some gradients are not requested, or some results not used, a smaller graph is compiled as well.
@@ -34,7 +34,7 @@ MOST_PARTS = 8
 class BackwardCall:
     """Calls the compiled backward on saved values and tangents, and empties both lists.
 
-    `expected` has fake tensors like the tangents.
+    `expected` has a fake tensor for each tangent.
     """
 
     def __init__(self, signature: GraphSignature, parts: BackwardGraphs, expected: Sequence[torch.Tensor]) -> None:
@@ -48,16 +48,16 @@ class BackwardCall:
         self.has_cuts = bool(graph.gradients)
         #: Per gradient: the targets that the gradient depends on.
         self.sources = [edge.sources for edge in graph.edges]
-        #: Targets: backward returns views of their tangents.
+        #: Targets whose tangents backward returns as views.
         self.aliased_tangents = {target for target, node in enumerate(graph.nodes) if node.is_aliased}
-        #: Pairs (gradient, targets that give it zeros).
+        #: Pairs (gradient, its `Edge.zero_sources`), if there are any.
         self.zero_sources = [(i, edge.zero_sources) for i, edge in enumerate(graph.edges) if edge.zero_sources]
         #: Layout of each tangent, by index.
         self.gradient_layouts = [GradientLayout(value) for value in expected]
         #: Positions of results with symbolic sizes; each call records the shapes.
         self.symbolic = [i for fit, i in zip(self.gradient_layouts, self.results) if fit.is_symbolic]
-        #: Triples (check of tangents, graph, whether the graph hands over gradients): tangents that pass the check are
-        #: arguments of the graph as they are.
+        #: Triples (check of tangents, graph, whether the graph hands over gradients): the graph takes tangents that
+        #: pass the check without conversion.
         self.usual: list[tuple[Callable[..., bool], Callable[..., Any], bool]] = []
 
     def __call__(
@@ -73,12 +73,14 @@ class BackwardCall:
         leaf in `links`. With `stages`, returns IN_STEPS after beginning a backward in steps, if that is possible."""
         unused = {index for index, tangent in enumerate(tangents) if tangent is None}
         if unused:
-            idle = (index for index, sources in enumerate(self.sources) if sources and unused.issuperset(sources))
-            unwanted = {*unwanted, *idle}
+            without_tangent = (
+                index for index, sources in enumerate(self.sources) if sources and unused.issuperset(sources)
+            )
+            unwanted = {*unwanted, *without_tangent}
         strides = self.unexpected_strides(tangents)
         cut = self.has_cuts and is_cut(ctx)
         part, graph = self.parts.find(BackwardPart(frozenset(unused), frozenset(unwanted), strides, cut))
-        fits = None if unused or unwanted or cut else self.check_of_unchanged(tangents, part)
+        check = None if unused or unwanted or cut else self.check_of_unchanged(tangents, part)
         self.append_arguments(ctx, args, tangents, part)
         receivers = [make_accumulator(ctx, links, args, unwanted)] if hands_over(graph) else []
         gradients: Sequence[torch.Tensor | None]
@@ -86,8 +88,8 @@ class BackwardCall:
             gradients = begin(stages, graph, args, *receivers)
         else:
             gradients = graph(args, *receivers)
-        if fits is not None:
-            self.usual.append((fits, graph, hands_over(graph)))
+        if check is not None:
+            self.usual.append((check, graph, hands_over(graph)))
         if unwanted:
             gradients = [None if index in unwanted else g for index, g in enumerate(gradients)]
         return self.with_zeros(ctx, gradients, unused, unwanted) if self.zero_sources else gradients
@@ -95,28 +97,29 @@ class BackwardCall:
     def check_of_unchanged(
         self, tangents: Sequence[torch.Tensor | None], part: BackwardPart
     ) -> Callable[..., bool] | None:
-        """Returns a check that accepts tangents like `tangents`, if `part` takes these unchanged; else None."""
-        taken = dict(part.strides)
+        """Returns a check that accepts tangents like `tangents`, if `part` takes these without conversion; else
+        None."""
+        strides = dict(part.strides)
         layouts = enumerate(zip(self.gradient_layouts, tangents))
         if len(self.usual) >= MOST_PARTS or self.symbolic:
             return None
-        if not all(fit.kind is torch.strided and fit(t, None, taken.get(i)) is t for i, (fit, t) in layouts):
+        if not all(fit.tensor_layout is torch.strided and fit(t, None, strides.get(i)) is t for i, (fit, t) in layouts):
             return None
         return compat.tensor_guards(tuple(tangents)).check  # type: ignore[arg-type, no-any-return]
 
     def with_zeros(
         self, ctx: Any, gradients: Sequence[torch.Tensor | None], unused: set[int], unwanted: Collection[int]
     ) -> list[torch.Tensor | None]:
-        """Returns the gradients `gradients`, completed with zeros.
+        """Returns `gradients` with zeros in place of None where eager returns zeros.
 
-        Some derivatives are zero without reading a gradient. Eager returns zeros for such an input if the result was
-        used; the compiled backward returns None if all other contributions come from unused results.
+        Some derivatives are zero for every tangent. Eager returns zeros for such an input if the result is used; the
+        compiled backward returns None if all other contributions come from unused results.
         """
-        full = list(gradients)
+        completed = list(gradients)
         for index, results in self.zero_sources:
-            if full[index] is None and index not in unwanted and not unused.issuperset(results):
-                full[index] = torch.zeros_like(ctx.zero_templates[index])
-        return full
+            if completed[index] is None and index not in unwanted and not unused.issuperset(results):
+                completed[index] = torch.zeros_like(ctx.zero_templates[index])
+        return completed
 
     def inlined(
         self, ctx: Any, saved: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor | None]
@@ -126,16 +129,16 @@ class BackwardCall:
         if graph is None or self.per_result or self.zero_sources:
             return None
         unused = {index for index, tangent in enumerate(tangents) if tangent is None}
-        idle = {i for i, sources in enumerate(self.sources) if sources and unused.issuperset(sources)}
-        part = BackwardPart(frozenset(unused), frozenset(idle), self.unexpected_strides(tangents))
-        taken, layouts, count = dict(part.strides), self.gradient_layouts, len(saved) + len(ctx.numbers)
+        without_tangent = {i for i, sources in enumerate(self.sources) if sources and unused.issuperset(sources)}
+        part = BackwardPart(frozenset(unused), frozenset(without_tangent), self.unexpected_strides(tangents))
+        strides, layouts, count = dict(part.strides), self.gradient_layouts, len(saved) + len(ctx.numbers)
         symbolic = [i for i, layout in enumerate(layouts) if layout.is_symbolic]
-        if not all(layouts[i].is_expected(tangents[i], taken.get(i)) for i in symbolic):
+        if not all(layouts[i].is_expected(tangents[i], strides.get(i)) for i in symbolic):
             return None
         graph = part_of(graph, count, part, self.node_graph)
         with graph.graph.inserting_before(graph.graph.find_nodes(op="placeholder")[-1].next):
             for index, node in enumerate(graph.graph.find_nodes(op="placeholder")[count:]):
-                layouts[index].convert(node, tangents[index], taken.get(index))
+                layouts[index].convert(node, tangents[index], strides.get(index))
         return InlinedBackward(graph, [*saved, *range(len(ctx.numbers)), *tangents])
 
     def flow_of(self, ctx: Any, args: list[Any], tangents: list[torch.Tensor | None]) -> Sequence[torch.Tensor | None]:
@@ -155,16 +158,16 @@ class BackwardCall:
             args[:] = [EMPTY if value is None else value for value in args]
         args += ctx.numbers
         shapes = map(ctx.shapes.get, self.results)
-        taken = dict(part.strides)
+        strides = dict(part.strides)
         args += [
-            fit.expanded_zeros(shape) if index in part.unused else fit(tangent, shape, taken.get(index))
+            fit.expanded_zeros(shape) if index in part.unused else fit(tangent, shape, strides.get(index))
             for index, (fit, tangent, shape) in enumerate(zip(self.gradient_layouts, tangents, shapes))
         ]
         tangents.clear()
 
     def as_traced_kinds(self, tangents: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
         """Returns the gradients, converted to dense or sparse as they were when the graph was traced."""
-        return [fit.as_traced_kind(tangent) for fit, tangent in zip(self.gradient_layouts, tangents)]
+        return [fit.as_traced(tangent) for fit, tangent in zip(self.gradient_layouts, tangents)]
 
     def tangents(self, ctx: Any, gradients: list[torch.Tensor | None]) -> list[torch.Tensor | None]:
         """Selects the gradients of the differentiable results from all gradients of the node; empties `gradients`."""
@@ -174,14 +177,14 @@ class BackwardCall:
         return tangents
 
     def unexpected_strides(self, tangents: Sequence[torch.Tensor | None]) -> tuple[tuple[int, tuple[int, ...]], ...]:
-        """Returns (index, strides) of the gradients for which a separate part is compiled: the order of dimensions in
-        memory differs from the traced order, elements repeat, or there are gaps and backward returns a view."""
+        """Returns (index, strides) of the tangents for which a separate part is compiled: their dimensions have another
+        order in memory than in the trace, their elements repeat, or they have gaps and backward returns a view."""
         strides = (
             (index, self.gradient_layouts[index].own_strides(tangent, index in self.aliased_tangents))
             for index, tangent in enumerate(tangents)
             if tangent is not None
         )
-        return tuple((index, other) for index, other in strides if other is not None)
+        return tuple((index, own) for index, own in strides if own is not None)
 
     def reusable(
         self, ctx: Any, args: Sequence[Any], unwanted: Collection[int]
@@ -226,9 +229,9 @@ class CompiledOnFirstCall:
 class BackwardGraphs:
     """The compiled backward graph and partial graphs, each compiled at the first call.
 
-    `graph` returns the whole graph before compilation, if known. `compile_it` may return None for a part; then the
-    whole graph is used. After MOST_PARTS parts, unwanted gradients are computed anyway. Unused results are always left
-    out: a missing gradient is not zero, since zero times infinity is NaN.
+    `graph` returns the whole graph as it was before compilation, if known. `compile_it` may return None for a part;
+    then the whole graph is used. After MOST_PARTS parts, unwanted gradients are computed anyway. The parts of unused
+    results are never computed with zeros in place of missing tangents: zero times infinity is NaN.
     """
 
     def __init__(

@@ -52,7 +52,7 @@ class CallPlan:
     #: Per value that backward takes besides tangents: ("input", index of the input), ("result", position) or ("extra",
     #: number after the results).
     saved: tuple[tuple[str, int], ...] = ()
-    #: Per argument of backward a fake value: as many as `saved`, then one per differentiable result (see
+    #: Fake values of the arguments of backward: the `saved` values, then one tangent per differentiable result (see
     #: `graph_call.training_call`).
     expected: tuple[Any, ...] = ()
     #: What to keep for derivatives of the gradients.

@@ -1,11 +1,12 @@
 """Owns the graphs of derivatives of each order, as functional graphs that run operation by operation.
 
 Each graph is traced from the captured graph, differentiated by autograd as often as necessary, so the program may use
-autograd in any way. Values kept by a call are found in the graph by the names of `autograd/functional/value_keys.py`;
-only values depending on gradients, and values not kept, are computed. `double_backward.py` calls the derivatives.
+autograd in any way. The values that a call keeps are found in the graph by the names of
+`autograd/functional/value_keys.py`; the graph computes only the other values. `double_backward.py` calls the
+derivatives.
 
-A decision of a trace about a symbol holds for every later trace with that symbol. Torch's formulas for some second
-derivatives decide all sizes, so these derivatives are traced once per size, on fake inputs with fresh symbols.
+A condition on a symbol that a trace decides holds for every later trace with that symbol. Torch's formulas for some
+second derivatives decide all sizes, so these derivatives are traced once per size, on fake inputs with fresh symbols.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ from minidynamo.autograd.functional.shape_only_reads import read_inputs
 from minidynamo.autograd.functional.value_keys import Symbols, expression_as_traced, numbers_in, symbols_of, value_keys
 from minidynamo.autograd.graph.inputs import InputLayout
 from minidynamo.autograd.graph.layouts import GradientLayout, strides_follow
-from minidynamo.autograd.graph.numbers import is_empty, is_number, is_symbolic, key, known
+from minidynamo.autograd.graph.numbers import is_empty, is_number, is_symbolic, key, simplified
 from minidynamo.autograd.graph.recomputation import copy_recomputed, is_random, uses_generator
 from minidynamo.autograd.partition.rng_replay import draw_from_states
-from minidynamo.autograd.trace.joint import Given, Trace, mode_of, trace_joint
+from minidynamo.autograd.trace.joint import TangentKinds, Trace, mode_of, trace_joint
 from minidynamo.autograd.trace.tensor_index import add_shape_env
 from minidynamo.compat import OpOverload
 from minidynamo.core.locks import ForkSafeLock
@@ -43,10 +44,10 @@ from minidynamo.graph.unbacked_symints import depends_on_data
 def with_fresh_symbols(
     flat: Sequence[Any], symbols: Symbols, numbers: Mapping[Any, Any]
 ) -> tuple[list[Any], dict[Any, Any]] | None:
-    """Returns the fake inputs `flat` with a fresh symbol in place of each of `symbols`, and the fresh symbol of each
-    old one. The fresh symbols have the values `numbers` of one call.
+    """Returns the fake inputs `flat` with fresh symbols in place of `symbols`, and a map from old to fresh symbols. The
+    hints of the fresh symbols are the `numbers` of one call.
 
-    None if impossible: a number is not an integer, a symbol has no value, or a tensor has a special layout.
+    Returns None if a number is not an integer, a symbol has no value, or a tensor has a special layout.
     """
     found = {symbol for value in flat for _, _, number in numbers_in(value) for symbol in _symbols(number)}
     if not found <= numbers.keys() or not all(type(numbers[symbol]) is int for symbol in found):
@@ -64,7 +65,7 @@ def with_fresh_symbols(
 
     def fresh(number: Any) -> Any:
         if not is_symbolic(number):
-            return known(number)
+            return simplified(number)
         expr = key(number)
         return env.create_symintnode(expr.xreplace(new_symbols), hint=int(expr.xreplace(dict(numbers))))
 
@@ -93,8 +94,8 @@ def _fresh(value: Any, number: Callable[[Any], Any], mode: FakeTensorMode) -> An
         return tensor if value.is_leaf else tensor.view_as(tensor)
 
 
-_MOST = 16
-"""Most derivatives kept for one tuple of orders, if decisions of torch about sizes make several necessary."""
+_MOST_DERIVATIVES = 16
+"""Derivatives kept for one tuple of orders, if decisions of torch about sizes make several necessary."""
 
 
 class NotAvailable(Exception):
@@ -120,9 +121,9 @@ class Values:
 class Derivatives:
     """The derivatives of one captured graph, under the present settings.
 
-    All are traced with the fake values `flat`. `kept` has the names of the kept values, in order. `inputs` and
-    `readers` are those of `NodeGraph`: a value needed only by unused results may be freed. A `refusal` is the reason
-    why there are no derivatives.
+    All derivatives are traced with the fake values `flat`. `kept` has the names of the kept values, in order. `inputs`
+    and `readers` are those of `NodeGraph`: a value needed only by unused results may be freed. A `refusal` is the
+    reason why there are no derivatives.
     """
 
     def __init__(
@@ -145,59 +146,61 @@ class Derivatives:
         self.readers = readers
         self.refusal = refusal
         #: Settings of torch under which the graph was captured.
-        self.entry: Settings = settings()
+        self.initial_settings: Settings = settings()
         self.symbols: Symbols = symbols_of(flat)
         self.env = mode_of(gm, flat).shape_env if self.symbols else None
         #: Number of decisions about the original symbols, before any derivative was traced.
         self.decided = len(self.env.guards) if self.env is not None else 0
         self.lock = ForkSafeLock()
-        #: Derivatives by their orders, at most _MOST each.
-        self.known: dict[tuple[Given, ...], list[Derivative]] = {}
+        #: Derivatives by their orders, at most _MOST_DERIVATIVES each.
+        self.known: dict[tuple[TangentKinds, ...], list[Derivative]] = {}
         #: By orders: numbers of the latest call, and its derivative.
-        self.latest: dict[tuple[Given, ...], tuple[Mapping[Any, Any], Derivative]] = {}
+        self.latest: dict[tuple[TangentKinds, ...], tuple[Mapping[Any, Any], Derivative]] = {}
 
-    def find(self, orders: tuple[Given, ...], numbers: Mapping[Any, Any]) -> Derivative:
+    def find(self, orders: tuple[TangentKinds, ...], numbers: Mapping[Any, Any]) -> Derivative:
         """Returns the derivative for tangents of these `orders`; raises NotAvailable if tracing fails for these
         numbers."""
         if self.refusal:
             raise NotAvailable(self.refusal)
         with self.lock:
-            served, derivative = self.latest.get(orders, (None, None))
-            if derivative is None or served != numbers:
+            latest_numbers, derivative = self.latest.get(orders, (None, None))
+            if derivative is None or latest_numbers != numbers:
                 known = self.known.setdefault(orders, [])
-                derivative = next((one for one in known if one.applies_to(numbers)), None)
+                derivative = next((candidate for candidate in known if candidate.applies_to(numbers)), None)
                 if derivative is None:
                     known.append(derivative := self.traced(orders, numbers))
-                    del known[:-_MOST]
+                    del known[:-_MOST_DERIVATIVES]
                 self.latest[orders] = numbers, derivative
         return derivative
 
-    def traced(self, orders: tuple[Given, ...], numbers: Mapping[Any, Any]) -> Derivative:
-        """Traces a derivative, valid at least for these numbers. Fresh symbols keep the trace free of decisions for
-        other calls."""
+    def traced(self, orders: tuple[TangentKinds, ...], numbers: Mapping[Any, Any]) -> Derivative:
+        """Traces a derivative that is valid for these numbers, and perhaps for others. With fresh symbols, the
+        decisions of other traces do not apply."""
         fresh = with_fresh_symbols(self.flat, self.symbols, numbers) if self.symbols else None
-        flat, names = fresh or (self.flat, {})
+        flat, fresh_symbols = fresh or (self.flat, {})
         symbols = symbols_of(flat)
         env, decided = (self.env, self.decided) if fresh is None else (mode_of(self.gm, flat).shape_env, 0)
         try:
             with preserved():
-                restore(self.entry)
+                restore(self.initial_settings)
                 trace = trace_joint(self.gm, self.layout, flat, self.decompositions(), orders, self.inputs)
                 with compat.without_autocast():
                     functional = functionalize(trace, self.layout.flat_names(), flat, keeps_numbers=fresh is not None)
                     draw_from_states(functional)
         except Exception as error:
-            cause = error.__cause__ if isinstance(error, GraphRefused) else None  # what torch says
+            cause = error.__cause__ if isinstance(error, GraphRefused) else None  # the error that torch raised
             raise NotAvailable(f"Tracing it failed: {first_line(cause or error)}") from error
         decisions = [] if env is None else [guard.expr for guard in env.guards[decided:]]
-        derivative = Derivative(trace, functional, symbols, self.available_positions(orders[0]), names, decisions)
+        derivative = Derivative(
+            trace, functional, symbols, self.available_positions(orders[0]), fresh_symbols, decisions
+        )
         if not derivative.applies_to(numbers):
             raise NotAvailable("It was traced for other sizes.")
         return derivative
 
-    def available_positions(self, given: Given) -> dict[str, int]:
-        """Returns, by name, the positions of the kept values still alive when the tangents `given` come in."""
-        used = {index for index, tangent in enumerate(given) if tangent is not None}
+    def available_positions(self, kinds: TangentKinds) -> dict[str, int]:
+        """Returns, by name, the positions of the kept values that are alive in a backward with such tangents."""
+        used = {index for index, kind in enumerate(kinds) if kind is not None}
         freed = {i for i, indices in enumerate(self.readers) if indices and used.isdisjoint(indices)}
         return {name: i for i, name in enumerate(self.kept) if i not in freed}
 
@@ -211,7 +214,7 @@ class Derivative:
         functional: FunctionalGraph,
         symbols: Symbols,
         kept: Mapping[str, int],
-        names: Mapping[Any, Any],
+        fresh_symbols: Mapping[Any, Any],
         decisions: Sequence[Any],
     ) -> None:
         self.trace = trace
@@ -229,14 +232,14 @@ class Derivative:
         ]
         #: Positions of kept values, by name.
         self.kept = kept
-        #: Symbol of the derivative, by symbol of calls.
-        self.names = names
-        #: Expressions required to hold in a call, in symbols of the derivative.
+        #: Fresh symbol of each symbol of the captured graph; empty without fresh symbols.
+        self.fresh_symbols = fresh_symbols
+        #: Conditions that must hold in a call, in symbols of the derivative.
         self.decisions = decisions
 
     def own_symbols(self, numbers: Mapping[Any, Any]) -> dict[Any, Any]:
         """Returns the values of the derivative's symbols in a call."""
-        return {self.names.get(symbol, symbol): number for symbol, number in numbers.items()}
+        return {self.fresh_symbols.get(symbol, symbol): number for symbol, number in numbers.items()}
 
     def applies_to(self, numbers: Mapping[Any, Any]) -> bool:
         """Returns whether the decisions of the trace hold in a call."""
@@ -265,11 +268,13 @@ class Program:
         self.tangent_indices = dict(zip(functional.tangents, derivative.trace.tangent_targets))
         self.graph = functional.emitter.graph
         #: Names of values, by node.
-        self.keys = value_keys(functional, derivative.symbols, expression_as_traced if derivative.names else key)
+        self.keys = value_keys(
+            functional, derivative.symbols, expression_as_traced if derivative.fresh_symbols else key
+        )
         self.kept = derivative.kept
         self.results = derivative.results
         roots = [node for node in self.results if node is not None]
-        #: Whether a random number is computed again; then all draws are repeated, in order.
+        #: Whether a random number must be drawn again; then all draws are repeated, in order.
         self.draws_again = False
         #: Nodes needed for results.
         self.live = ancestors(roots, self.sources)
@@ -280,8 +285,8 @@ class Program:
         self.providers: list[Provider] = []
         self.call = self.build()
 
-    def is_given(self, node: fx.Node) -> bool:
-        """Returns whether the value of a node is an argument of the graph rather than computed."""
+    def is_argument(self, node: fx.Node) -> bool:
+        """Returns whether the value of a node is an argument of the derivative, not computed in it."""
         if self.draws_again and uses_generator(node):  # kept draws too: later draws depend on them
             return False
         is_known = is_number(node) and not depends_on_data(node.meta["val"])
@@ -289,29 +294,28 @@ class Program:
 
     def sources(self, node: fx.Node) -> list[fx.Node]:
         """Returns the nodes needed to compute `node`."""
-        return [] if self.is_given(node) else read_inputs(node)
+        return [] if self.is_argument(node) else read_inputs(node)
 
     def build(self) -> BoxedCallable:
-        """Builds the graph from given values to results."""
+        """Builds the graph that computes the results from its arguments."""
         graph = fx.Graph()
         env: dict[fx.Node, fx.Node] = {}
 
-        def given(node: fx.Node) -> fx.Node:
-            """Returns a placeholder for a given value."""
+        def add_argument(node: fx.Node) -> None:
+            """Adds a placeholder for the value of `node`, if there is none."""
             if node not in env:
                 env[node] = graph.placeholder(node.name)
                 self.providers.append(self.provider(node))
-            return env[node]
 
         ordered = [node for node in self.graph.nodes if node in self.live]
-        computed = [node for node in ordered if not self.is_given(node)]
+        computed = [node for node in ordered if not self.is_argument(node)]
         for node in ordered:
-            if self.is_given(node):
-                given(node)
+            if self.is_argument(node):
+                add_argument(node)
         for node in computed:
-            for source in node.all_input_nodes:  # only the layout of these is read
+            for source in node.all_input_nodes:  # only the layout of the remaining sources is read
                 if source not in self.live:
-                    given(source)
+                    add_argument(source)
         for node in computed:
             env[node] = (
                 graph.node_copy(node, env.__getitem__) if self.draws_again else copy_recomputed(graph, node, env)
@@ -326,14 +330,14 @@ class Program:
         if (position := self.kept.get(self.keys[node])) is not None:
             if not isinstance(node.meta["val"], torch.Tensor) or not strides_follow(node.meta["val"]):
                 return lambda values: values.kept[position]  # a number, or strides with gaps
-            lies = GradientLayout(node.meta["val"])  # forward may save images with channels last
-            return lambda values: _laid_out(lies, values.kept[position])
+            layout = GradientLayout(node.meta["val"])  # forward may save images with channels last
+            return lambda values: _laid_out(layout, values.kept[position])
         if node not in self.live or is_empty(node.meta["val"]):
             return functools.partial(_empty_like, node.meta["val"])
         if node in self.tangent_indices:
             order, i = self.tangent_indices[node]
-            fit = GradientLayout(node.meta["val"])
-            return lambda values: _laid_out(fit, values.tangents[order][i])
+            layout = GradientLayout(node.meta["val"])
+            return lambda values: _laid_out(layout, values.tangents[order][i])
         if node in self.functional.constants:
             constant = self.functional.constants[node]
             return lambda values: constant
@@ -343,15 +347,15 @@ class Program:
     def run(self, values: Values) -> list[torch.Tensor | None]:
         """Returns the derivative for one call."""
         values = replace(values, numbers=self.own_symbols(values.numbers))
-        given = [provide(values) for provide in self.providers]
+        arguments = [provide(values) for provide in self.providers]
         if not self.draws_again:
-            return list(self.call(given))
+            return list(self.call(arguments))
         if not values.random:
             raise NotAvailable("It would draw random numbers again.")
         with torch.random.fork_rng([torch.cuda.current_device()] if "cuda" in values.random else []):
             for device, state in values.random.items():
                 _set_random_state(device, state)
-            return list(self.call(given))
+            return list(self.call(arguments))
 
 
 def random_state(device: str) -> torch.Tensor:
@@ -381,6 +385,6 @@ def _empty_like(like: torch.Tensor, values: Values) -> torch.Tensor:
     return torch.empty_strided(shape, stride, dtype=like.dtype, device=like.device)
 
 
-def _laid_out(fit: GradientLayout, gradient: torch.Tensor | None) -> torch.Tensor:
-    assert gradient is not None, "a derivative was chosen for another set of gradients"
-    return fit(gradient, gradient.shape if fit.is_symbolic else None)
+def _laid_out(layout: GradientLayout, gradient: torch.Tensor | None) -> torch.Tensor:
+    assert gradient is not None, "a derivative was chosen for other gradients"
+    return layout(gradient, gradient.shape if layout.is_symbolic else None)

@@ -16,7 +16,7 @@ from torch import fx
 
 from minidynamo import compat
 from minidynamo.autograd.functional.functional_graph import FunctionalGraph
-from minidynamo.autograd.functional.joint_graph import ancestors, maker_of
+from minidynamo.autograd.functional.joint_graph import ancestors, producer_of
 from minidynamo.autograd.functional.shape_only_reads import read_inputs
 from minidynamo.autograd.functional.value_keys import symbol_values, symbols_of, value_keys
 from minidynamo.autograd.graph.hooks import skip_leaf_hooks
@@ -28,7 +28,7 @@ from minidynamo.autograd.runtime.derivatives import Derivative, Derivatives, Not
 from minidynamo.autograd.runtime.input_nodes import InputNodes, LinkedInputs, opaque
 from minidynamo.autograd.runtime.partial_backward import Readers
 from minidynamo.autograd.runtime.result_nodes import Watch, with_separate_inputs
-from minidynamo.autograd.trace.joint import Given, Trace
+from minidynamo.autograd.trace.joint import TangentKinds, Trace
 from minidynamo.errors import Diagnostic, Unsupported
 from minidynamo.graph import rng_replay
 from minidynamo.graph.unbacked_symints import depends_on_data
@@ -48,9 +48,9 @@ class HigherOrderPlan:
     linked: tuple[int, ...] = ()
     #: Device types with random numbers to draw again.
     random: tuple[str, ...] = ()
-    #: Pairs (number of a needed input impossible to keep, reason).
+    #: Pairs (number of a needed input that cannot be kept, reason).
     missing: tuple[tuple[int, str], ...] = ()
-    #: Whether an autograd.Function of the user saved a value used for no result.
+    #: Whether an autograd.Function of the user saves a value that no differentiated result is computed from.
     off_path_saves: bool = False
 
 
@@ -64,12 +64,12 @@ def plan_higher_order(
 ) -> HigherOrderPlan:
     """Plans what to keep for derivatives of any order, given the partition of the graph of `trace`.
 
-    Formulas of higher derivatives read the forward values that backward read, and the values that the operations
-    producing them saved. Backward read the latter as well, since gradients flow through these operations. So it is
-    enough that every value read by backward can be computed again by operations of forward. A value computed by
-    backward, such as a cosine, cannot replace this, unless it is not differentiable: its own derivative would be
-    missing. Inputs needed for the recomputation are held. `extra_reads` and `_off_path_saves` are the two exceptions.
-    If a value is missing nevertheless, the lookup by name fails, and the derivative is refused.
+    Formulas of higher derivatives read the forward values that backward reads, and the tensors that the operations
+    which compute these values save. Backward reads these tensors as well, since gradients flow through the operations.
+    So it is enough if operations of forward can compute each value that backward reads again. A value that backward
+    computes, such as a cosine, is no substitute unless it is not differentiable: its own derivative would be missing.
+    Inputs that the recomputation needs are held. `extra_reads` and `_off_path_saves` are the two exceptions. If a value
+    is missing nevertheless, the lookup by name fails, and the derivative is refused.
     """
     roots = [node for node in gradients if node is not None]
     usable = _usable(functional, parts)
@@ -141,24 +141,27 @@ def _off_path_saves(functional: FunctionalGraph, reached: set[fx.Node], trace: T
     """Returns forward values that backward reads and that depend on inputs with grad, but that no differentiated value
     is computed from: an autograd.Function of the user saved them. Their derivatives read values that backward never
     read."""
-    late_nodes = [node for node in reached if node not in functional.forward_nodes and not is_number(node)]
-    read = {source for node in late_nodes for source in read_inputs(node) if source in functional.forward_nodes}
-    nodes = [*trace.mutated_with_grad.values(), *(family.node for family in trace.alias_sets if family.requires_grad)]
-    roots = [functional.read(functional.values[node]) for node in nodes if node is not None]
-    on_path = {maker_of(node) for node in ancestors(roots)}
+    backward_nodes = [node for node in reached if node not in functional.forward_nodes and not is_number(node)]
+    read = {source for node in backward_nodes for source in read_inputs(node) if source in functional.forward_nodes}
+    differentiated = [
+        *trace.mutated_with_grad.values(),
+        *(alias_set.node for alias_set in trace.alias_sets if alias_set.requires_grad),
+    ]
+    roots = [functional.read(functional.values[node]) for node in differentiated if node is not None]
+    on_path = {producer_of(node) for node in ancestors(roots)}
     sources = {functional.placeholders[i] for i, requires_grad in trace.requires_grad.items() if requires_grad}
     return [
         node
         for node in sorted(read - sources, key=lambda node: node.name)
         if _is_differentiable(node)
-        and maker_of(_copied(node)) not in on_path
+        and producer_of(_copied(node)) not in on_path
         and not sources.isdisjoint(ancestors([node], read_inputs))
     ]
 
 
 def _copied(node: fx.Node) -> fx.Node:
     """Returns the original of a copy or a view: autograd copies a tensor before a write."""
-    while node.target is torch.ops.aten.clone.default or (is_view_or_item(node) and maker_of(node) is node):
+    while node.target is torch.ops.aten.clone.default or (is_view_or_item(node) and producer_of(node) is node):
         node = node.all_input_nodes[0]
     return node
 
@@ -245,8 +248,8 @@ class _Call:
     #: Tangents of each order so far.
     earlier: tuple[tuple[torch.Tensor | None, ...], ...] = ()
     #: Per order and tangent: None without tangent, else whether the tangent was differentiable.
-    orders: tuple[Given, ...] = ()
-    #: Computes the first order; None for higher orders.
+    orders: tuple[TangentKinds, ...] = ()
+    #: Computes the gradients of the first order; None for higher orders.
     compiled: Compiled | None = None
     #: Watch of the results; None if not needed.
     watch: Watch | None = None
@@ -258,9 +261,9 @@ class _Call:
     def differentiable(self, inputs: list[torch.Tensor | None]) -> list[torch.Tensor | None]:
         """Returns the gradients as outputs of an autograd node.
 
-        The node has edges only to the `inputs` that eager reaches from the gradients in use, since autograd runs every
-        node that it reaches, functions of the user included. More edges lead to results of the graph that are alive and
-        get gradients of gradients in eager: if autograd is asked for such a gradient, the node runs, and raises.
+        The node has edges only to the `inputs` that eager reaches from the used gradients, since autograd runs every
+        node that it reaches, functions of the user included. Further edges lead to results of the graph that are alive
+        and get gradients of gradients in eager: if autograd is asked for such a gradient, the node runs, and raises.
         """
         try:
             derivative = self.derivative()
@@ -283,8 +286,8 @@ class _Call:
     def with_tangents(self, tangents: Sequence[torch.Tensor | None]) -> _Call:
         """Returns the same call with the tangents of one more order."""
         differentiable = torch.is_grad_enabled()
-        given = tuple(None if tangent is None else differentiable and tangent.requires_grad for tangent in tangents)
-        return replace(self, earlier=(*self.earlier, tuple(tangents)), orders=(*self.orders, given))
+        kinds = tuple(None if tangent is None else differentiable and tangent.requires_grad for tangent in tangents)
+        return replace(self, earlier=(*self.earlier, tuple(tangents)), orders=(*self.orders, kinds))
 
     def compute(self) -> Sequence[torch.Tensor | None]:
         """Returns the gradients of the highest order: for the inputs, then for each tangent of an earlier order, None
@@ -354,7 +357,7 @@ class _Differentiable(torch.autograd.Function):
         wanted = ctx.needs_input_grad[2:]  # a merged derivative returns zeros for independent inputs
         if ctx.separate is not None:
             gradients = ctx.separate.hold_back(gradients)
-        gradients = [value if asked else None for value, asked in zip(gradients, wanted)]
+        gradients = [value if is_wanted else None for value, is_wanted in zip(gradients, wanted)]
         skip_leaf_hooks(ctx, gradients)
         return (None, None, *gradients, *[None] * (len(wanted) - len(gradients)))
 
@@ -373,7 +376,7 @@ def _derivatives_of(ctx: Any, tangents: Sequence[torch.Tensor | None]) -> list[t
         ctx.maybe_clear_saved_tensors()
         ctx.call = None
     rest = iter(values[ctx.count :])
-    earlier = tuple(tuple(next(rest) for _ in given) for given in call.orders)
+    earlier = tuple(tuple(next(rest) for _ in kinds) for kinds in call.orders)
     gradients = _gradients(replace(call, saved=values[: ctx.count], earlier=earlier), tangents)
     return [*gradients, *[None] * (ctx.ends - len(gradients))]
 

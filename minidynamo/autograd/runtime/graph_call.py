@@ -5,9 +5,9 @@ no caller holds a tensor while a graph runs, except inputs needed after the grap
 
 `graph_node.py` has the autograd node of a call, `backward_call.py` compiles and calls the backward.
 
-Words of this folder: a *result* is a value returned by the compiled graph, an *output* is a value returned by the
-user's function. An `index` of a result is its index in `NodeGraph.nodes` (a target), a
-`position` counts all results. The *graph's node* is the autograd node of the whole graph.
+Terms of this folder: a *result* is a value that the compiled graph returns, an *output* is a value that the user's
+function returns. The `index` of a result is its index in `NodeGraph.nodes`, for a target; its `position` counts all
+results. The *graph's node* is the autograd node of the whole graph.
 """
 
 from __future__ import annotations
@@ -69,12 +69,13 @@ def training_call(
 def checking_inputs(
     signature: GraphSignature, examples: Sequence[Any], call: BoxedCallable, make_eager: Callable[[], BoxedCallable]
 ) -> BoxedCallable:
-    """Wraps `call`, which was compiled for inputs like `examples`, and calls the result of `make_eager` instead if
+    """Wraps `call`, which was compiled for inputs like `examples`: calls the result of `make_eager` instead in three
+    cases.
 
-    - a written input shares memory with another input,
-    - autograd takes a written input and another input for views of one tensor, as after `view.data = tensor`, or
-    - a written input is a view that is watched, or of which the program returns a further view. The history of such a
-      view in eager depends on which views were written to, and on which existed before the write.
+    - A written input shares memory with another input.
+    - A written input and another input have the same base for autograd, as after `view.data = tensor`.
+    - A written input is a view that is watched, or the program returns a view of it. In eager the history of such a
+      view depends on the views that were written to, and on the views that existed before the write.
     """
     eager = CompiledOnFirstCall(make_eager)
     written = {mutation.index for mutation in signature.mutations}
@@ -87,7 +88,7 @@ def checking_inputs(
     def check(args: list[Any]) -> Any:
         if compat.have_memory_in_common(written_of(args), others_of(args)):
             return eager(args)
-        if any(map(compat.is_view, tensors_of(args))) and _have_a_base_in_common(written_of(args), others_of(args)):
+        if any(map(compat.is_view, tensors_of(args))) and _share_a_base(written_of(args), others_of(args)):
             return eager(args)
         for i, is_returned in with_history:
             if args[i]._is_view() and (is_returned or args[i]._backward_hooks or args[i].retains_grad):
@@ -103,37 +104,37 @@ def _getter(positions: Iterable[int]) -> Callable[[Sequence[Any]], Sequence[Any]
     return operator.itemgetter(*positions) if len(positions) > 1 else lambda items: [items[i] for i in positions]
 
 
-def _have_a_base_in_common(written: Iterable[torch.Tensor], others: Iterable[Any]) -> bool:
-    """Returns whether autograd takes a written argument and another argument for views of one tensor."""
-    of_written = [id(tensor._base if tensor._is_view() else tensor) for tensor in written]
+def _share_a_base(written: Iterable[torch.Tensor], others: Iterable[Any]) -> bool:
+    """Returns whether a written argument and another argument have the same base for autograd."""
+    written_bases = [id(tensor._base if tensor._is_view() else tensor) for tensor in written]
     bases = {id(arg._base if arg._is_view() else arg) for arg in others if isinstance(arg, torch.Tensor)}
-    return len({*of_written}) < len(of_written) or not bases.isdisjoint(of_written)
+    return len({*written_bases}) < len(written_bases) or not bases.isdisjoint(written_bases)
 
 
 def _graph_writes(signature: GraphSignature) -> list[tuple[int, int]]:
     """Returns pairs (number of an input written by the graph itself, increment of the version in eager)."""
-    inside = [m for m in signature.mutations if m.result is None or m.in_place]
-    return [(m.index, m.writes) for m in inside if m.writes is not None]
+    in_graph = [m for m in signature.mutations if m.result is None or m.in_place]
+    return [(m.index, m.writes) for m in in_graph if m.writes is not None]
 
 
 def _counting_writes_first(signature: GraphSignature, call: BoxedCallable) -> BoxedCallable:
     """Wraps `call`: raises the versions of inputs written by the graph before autograd joins the inputs to nodes. Torch
-    makes new nodes for views then, and later hooks are registered on the new nodes."""
+    then makes new nodes for views, and later hooks are registered on these."""
     inputs = _graph_writes(signature)
 
-    def counted(args: list[Any]) -> Any:
+    def call_after_counting(args: list[Any]) -> Any:
         written = [args[i] for i, _ in inputs]
         _count(written, [args[i]._version + count for i, count in inputs])
         del written
         return call(args)
 
-    return counted if inputs else call
+    return call_after_counting if inputs else call
 
 
 def _with_eager_metadata(signature: GraphSignature, graph: BoxedCallable, *, counted: bool = False) -> BoxedCallable:
     """Wraps `graph`: gives results and written inputs eager's metadata before autograd saves tensors: the same
-    versions, the same strides, and no views of tensors inside the graph. Results written in place are the inputs' data.
-    With `counted`, the versions of inputs were raised before."""
+    versions, the same strides, and no views of tensors inside the graph. For results that are written in place, returns
+    the data of the inputs. With `counted`, the versions of inputs were raised before."""
     inputs = [(i, 0 if counted else count) for i, count in _graph_writes(signature)]
     uncounted = [] if torch.is_inference_mode_enabled() else [m.index for m in signature.mutations if m.writes is None]
     in_place = sorted((m.result, m.index) for m in signature.mutations if m.in_place and m.result is not None)
@@ -142,13 +143,13 @@ def _with_eager_metadata(signature: GraphSignature, graph: BoxedCallable, *, cou
     positions, counts = zip(*signature.result_writes) if signature.result_writes else ((), ())
     sets_versions = bool(inputs or positions)
 
-    def settled(args: list[Any]) -> list[Any]:
-        for i in uncounted:  # the program writes to their `.data`: torch refuses writes to them and their views
+    def call_with_metadata(args: list[Any]) -> list[Any]:
+        for i in uncounted:  # the program writes to their `.data`; torch refuses direct writes
             args[i] = args[i].new_empty(0).set_(args[i])
         written, versions = _counted((args[i], count) for i, count in inputs) if inputs else ([], [])
-        holding = [(position, args[i].detach()) for position, i in in_place] if in_place else ()
+        written_data = [(position, args[i].detach()) for position, i in in_place] if in_place else ()
         values = list(graph(args))
-        for position, data in holding:
+        for position, data in written_data:
             values.insert(position, data)
         for i in signature.internal_views:
             values[i] = values[i].detach()
@@ -158,7 +159,7 @@ def _with_eager_metadata(signature: GraphSignature, graph: BoxedCallable, *, cou
             compat.set_versions([*written, *map(values.__getitem__, positions)], [*versions, *counts])
         return values
 
-    return settled
+    return call_with_metadata
 
 
 def _without_grad(compiled: BoxedCallable) -> BoxedCallable:
@@ -186,13 +187,13 @@ def _with_user_outputs(
 ) -> BoxedCallable:
     """Wraps `run` with the steps on real tensors: make views, and, with `result_nodes`, write to inputs under autograd
     and join results computed from results."""
-    plain = [OutputPlan("graph", i) for i in range(signature.results)]
-    if list(signature.outputs) == plain and result_nodes is None:
+    result_plans = [OutputPlan("graph", i) for i in range(signature.results)]
+    if list(signature.outputs) == result_plans and result_nodes is None:
         return run if is_boxed(run) else mark_boxed(run)
     pending = [(m.index, m.writes) for m in signature.mutations if m.result is not None]
     from_inputs = {i for origin, i in map(signature.origin, signature.outputs) if origin == "input"}
-    needed = sorted({i for i, _ in pending} | from_inputs)
-    positions = {index: position for position, index in enumerate(needed)}
+    needed_inputs = sorted({i for i, _ in pending} | from_inputs)
+    positions = {index: position for position, index in enumerate(needed_inputs)}
     partial = signature.graph.partial_positions
     output_builders = [
         watching_hooks(output_builder(plan, positions), *signature.origin(plan), partial) for plan in signature.outputs
@@ -200,26 +201,26 @@ def _with_user_outputs(
     view_builders = [output_builder(plan, positions) for plan in signature.views]
     early = [i for i, plan in enumerate(signature.outputs) if plan.early and result_nodes is None]
     #: Per output: its position if it is a result itself.
-    direct = [plan.index if plan in plain else None for plan in signature.outputs]
+    direct = [plan.index if plan in result_plans else None for plan in signature.outputs]
     steps = [*enumerate(zip(direct, output_builders))]
 
     def call(args: list[Any]) -> Any:
-        found = CallValues([args[i] for i in needed] if needed else (), (), view_builders)
-        viewed = {i: output_builders[i](found) for i in early} if early else {}
+        state = CallValues([args[i] for i in needed_inputs] if needed_inputs else (), (), view_builders)
+        viewed = {i: output_builders[i](state) for i in early} if early else {}
         if result_nodes is None:
-            found.values = run(args)
+            state.values = run(args)
         else:
             versions: dict[int, int] = {}
             if pending:
                 written, counts = _counted((args[i], count) for i, count in pending if count is not None)
                 versions.update(zip(map(id, written), counts))
                 del written
-            found.values = values = list(run(args))
-            inputs = [found.kept[positions[index]] for index, _ in pending] if pending else ()
-            viewed = result_nodes.join(values, inputs, lambda i: output_builders[i](found), writing(versions))
+            state.values = values = list(run(args))
+            inputs = [state.kept[positions[index]] for index, _ in pending] if pending else ()
+            viewed = result_nodes.join(values, inputs, lambda i: output_builders[i](state), writing(versions))
         outputs = []
-        for i, (position, make) in steps:
-            outputs.append(viewed[i] if i in viewed else make(found) if position is None else found.values[position])
+        for i, (position, build) in steps:
+            outputs.append(viewed[i] if i in viewed else build(state) if position is None else state.values[position])
         return tuple(outputs)
 
     def writing(versions: dict[int, int]) -> Callable[[torch.Tensor, torch.Tensor], None]:
@@ -236,18 +237,18 @@ def _with_user_outputs(
 
 
 def _write(target: torch.Tensor, value: torch.Tensor) -> None:
-    """Writes to an input under autograd. The graph's node already takes the gradients of the input's old history; the
-    copy would add zeros, so the old history is detached."""
-    own = not (target.is_leaf or target._is_view() or target.retains_grad or target._backward_hooks)
-    if own and value.requires_grad and torch.is_grad_enabled():
+    """Writes to an input under autograd. The graph's node already has an edge to the input's old history, and the copy
+    would only add zeros there, so the old history is detached."""
+    has_own_history = not (target.is_leaf or target._is_view() or target.retains_grad or target._backward_hooks)
+    if has_own_history and value.requires_grad and torch.is_grad_enabled():
         target.detach_()
     target.copy_(value)
     refresh_grad_fn(target)
 
 
 def _counted(writes: Iterable[tuple[torch.Tensor, int]]) -> tuple[list[torch.Tensor], list[int]]:
-    """Returns inputs, with the versions after the write. In inference mode, tensors that were made in this mode and got
-    new `.data` may be written to, but have no version."""
+    """Returns inputs, with the versions after the write. Inference tensors with new `.data` may be written to in
+    inference mode, but have no version."""
     writes = [*writes]
     if torch.is_inference_mode_enabled():
         writes = [(value, count) for value, count in writes if compat.version_of(value) is not None]

@@ -31,7 +31,7 @@ Saved = Sequence[tuple[str, int]]
 
 class SavedPositions:
     """Positions of the arguments of backward: `inputs` and `number_inputs` among forward's inputs, `computed` and
-    `computed_numbers` among the values returned by forward. Numbers are apart, since autograd saves tensors only."""
+    `computed_numbers` among the values returned by forward. Numbers are separate, since autograd saves tensors only."""
 
     def __init__(self, saved: Saved, expected: Sequence[Any], results: int) -> None:
         symbols = [isinstance(like, (str, *compat.SYMBOLIC_NUMBERS)) for like in expected[: len(saved)]]  # or NUMBER
@@ -67,11 +67,13 @@ class GraphNode:
         positions, edges = graph.positions, [*enumerate(graph.edges)]
         #: Inputs whose history autograd must not enter when they are saved.
         self.unreached = {edge.input for edge in graph.edges if not edge.has_gradient}
-        #: Pairs (gradient, its input) of gradients that may be zeros for any tangents.
+        #: Pairs (gradient, its input) of gradients with `Edge.zero_sources`.
         self.zeros = [(k, edge.input) for k, edge in edges if edge.zero_sources]
         self.unvisited = [k for k, edge in edges if not edge.reached_from]
-        #: Positions of results without a gradient.
-        self.others = [i for i in range(signature.results) if i not in positions and i not in signature.number_results]
+        #: Positions of tensor results without a gradient.
+        self.non_differentiable = [
+            i for i in range(signature.results) if i not in positions and i not in signature.number_results
+        ]
         #: Whether backward frees anything.
         self.runs_once = bool(
             any(node.frees for node in graph.nodes) or saved.inputs or saved.computed or plan.held or plan.random
@@ -100,13 +102,13 @@ class GraphNode:
         return self.returned(ctx, separate.hold_back(self.gradients(ctx, gradients)))
 
     def inlined(
-        self, ctx: Any, saved: Sequence[torch.Tensor], given: Sequence[torch.Tensor | None]
+        self, ctx: Any, saved: Sequence[torch.Tensor], received: Sequence[torch.Tensor | None]
     ) -> InlinedBackward | None:
         """Returns the backward of the node `ctx` as a part of a captured backward; None if it must run by itself."""
-        is_plain = ctx.separate is None and ctx.layouts is None and not self.signature.graph.readers
-        if not is_plain or self.unpack is not None or self.signature.all_gradients or torch.is_grad_enabled():
+        is_simple = ctx.separate is None and ctx.layouts is None and not self.signature.graph.readers
+        if not is_simple or self.unpack is not None or self.signature.all_gradients or torch.is_grad_enabled():
             return None
-        tangents = [given[i] for i in self.backward.results]
+        tangents = [received[i] for i in self.backward.results]
         if ctx.watch is not None and any(map(ctx.watch.is_watched, self.result_nodes.sources)):
             return None
         if any(tangent is not None and tangent.layout is not torch.strided for tangent in tangents):
@@ -115,21 +117,21 @@ class GraphNode:
         return None if gradients is None else replace(gradients, returned=functools.partial(self.returned, ctx))
 
     def returned(self, ctx: Any, gradients: Sequence[torch.Tensor | None]) -> Sequence[torch.Tensor | None]:
-        """Returns what the backward of the node `ctx` returns to autograd, given all gradients. With stages, the nodes
-        of the stages return the gradients."""
+        """Returns the results of the backward of the node `ctx`, given all gradients. With stages, the nodes of the
+        stages return the gradients."""
         if ctx.stages is None:
             return (None, None, *gradients, None)
         ctx.stages.hold(gradients)
         return (None, None, None, torch.empty(0, device=ctx.stages.device))
 
-    def gradients(self, ctx: Any, given: list[torch.Tensor | None]) -> Sequence[torch.Tensor | None]:
-        """Returns the gradients of the inputs; empties `given`."""
+    def gradients(self, ctx: Any, received: list[torch.Tensor | None]) -> Sequence[torch.Tensor | None]:
+        """Returns the gradients of the inputs; empties `received`."""
         if self.signature.all_gradients:
             compat.check_reentrant_backward()
-        tangents = self.backward.tangents(ctx, given)
+        tangents = self.backward.tangents(ctx, received)
         used = [target for target, tangent in enumerate(tangents) if tangent is not None]
         if not used:
-            return (None,) * len(self.edges)  # autograd visits the node for the sake of a later one
+            return (None,) * len(self.edges)  # autograd visits the node only on the path to another
         state = kept_by(ctx)
         args = self.read(ctx, used) if self.runs_once else []
         if self.runs_once:
@@ -159,7 +161,7 @@ class GraphNode:
         else:
             saved = list(ctx.saved_tensors)  # if freed, autograd raises
         if ctx.layouts is not None:
-            return [value if value is None else fit.restored(value) for fit, value in zip(ctx.layouts, saved)]
+            return [value if value is None else layout.restored(value) for layout, value in zip(ctx.layouts, saved)]
         return saved
 
     def freed_by(self, used: Collection[int]) -> frozenset[int]:

@@ -1,12 +1,11 @@
 """Owns the edges from a compiled graph's node to the inputs: autograd visits the same inputs as in eager.
 
-The graph is a single node of autograd's graph, and autograd follows every edge of a node. Where the results in use give
-an input no gradient, autograd would visit the input with None: functions of the user would run on zeros, and hooks
-would be called. So an input that only some results reach is *separate*: it gets a node of its own, to which the graph's
-node has no edge. Each result that reaches the input gets a result node with edges to both nodes (`result_nodes.py`). Of
-the nodes that are ready, autograd runs the newest first. The graph's node is the newest, so it runs first and leaves
-the gradients for the separate nodes. The same holds for gradients that are differentiated themselves
-(`double_backward.py`).
+The graph is a single node of autograd's graph, and autograd follows every edge of a node. If the used results do not
+depend on an input, autograd would visit the input with None: functions of the user would run on zeros, and hooks would
+be called. So an input that only some results reach is *separate*: it gets a node of its own, to which the graph's node
+has no edge. Each result that reaches the input gets a result node with edges to both nodes (`result_nodes.py`). Of the
+nodes that are ready, autograd runs the newest first: the graph's node runs before the separate nodes, and leaves their
+gradients for them. The same holds for the nodes of differentiable gradients (`double_backward.py`).
 
 A *link* is a tensor without data, with the shape and the history of an input.
 """
@@ -23,7 +22,7 @@ from minidynamo.autograd.graph.hooks import TensorHooks
 from minidynamo.core.directives import DISABLED
 
 MOST_RUNS = 16
-"""Most backward calls tracked per forward call: more than run at a time."""
+"""Backward calls that are recorded per forward call: more than run at a time."""
 
 Links: TypeAlias = list[torch.Tensor | None]
 Gradients: TypeAlias = Sequence[torch.Tensor | None]
@@ -31,7 +30,7 @@ Compute: TypeAlias = Callable[[Any, list[torch.Tensor | None]], Gradients]
 
 
 def received(gradients: Sequence[Any]) -> list[torch.Tensor | None]:
-    """Returns the arguments of `backward` as a list to be emptied; autograd's own list for a boxed Function."""
+    """Returns the arguments of `backward` as a list that may be emptied: the list itself for a boxed Function."""
     return gradients[0] if gradients and isinstance(gradients[0], list) else list(gradients)
 
 
@@ -65,13 +64,13 @@ class _Link(torch.autograd.Function):
         return (link,) if separate is None else (link, value.new_empty(0))
 
     @staticmethod
-    def inlined(ctx: Any, saved: Any, given: Sequence[torch.Tensor | None]) -> Any:
-        return None if ctx.separate is not None else (None, None, given[0])
+    def inlined(ctx: Any, saved: Any, tangents: Sequence[torch.Tensor | None]) -> Any:
+        return None if ctx.separate is not None else (None, None, tangents[0])
 
     @staticmethod
-    def backward(ctx: Any, *given: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-        gradient = given[0]
-        if ctx.separate is not None and given[1] is not None:
+    def backward(ctx: Any, *tangents: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        gradient = tangents[0]
+        if ctx.separate is not None and tangents[1] is not None:
             gradient = ctx.separate.take_gradient(ctx.index, gradient)
         if gradient is None:
             ctx.watched.skip_none()
@@ -121,7 +120,7 @@ class LinkedInputs:
 class InputNodes:
     """Links the inputs of a compiled graph, or of a derivative.
 
-    `reaching_results[i]` has the positions of the results that reach input i; only inputs that require grad count.
+    `reaching_results[i]` has the positions of the results that reach input i, of the inputs that require grad.
     `reaching` is the number of results that reach any input, `results` the number of all results. `compute` is the
     backward of the graph.
     """
@@ -146,10 +145,10 @@ class InputNodes:
             value = inputs[index]
             if value is not None and not value.is_leaf:
                 separate = separate or SeparateInputs(self.results, self.compute)
-                pair = list(_link(separate, index, value))
-                links[index], inputs[index] = pair[0], None
+                link_and_end = list(_link(separate, index, value))
+                links[index], inputs[index] = link_and_end[0], None
                 for position in results:
-                    ends.setdefault(position, {})[index] = pair
+                    ends.setdefault(position, {})[index] = link_and_end
         others = links_to(inputs)
         inputs.clear()
         if separate is None:
@@ -184,13 +183,13 @@ class SeparateInputs:
         return self.runs[number]
 
     def record(self, node: Any, position: int, gradient: torch.Tensor | None) -> None:
-        """Records the gradient of a result on its way to the `node` of the graph, since autograd skips that node if all
+        """Records the gradient of a result, for the case that autograd does not run the `node` of the graph: all
         requested inputs are separate."""
         run = self.run()
         run.node, run.gradients[position] = node, gradient
 
     def begin(self) -> None:
-        """Forgets the recorded gradients when the graph's node runs: the backward of the node frees gradients."""
+        """Drops the recorded gradients when the graph's node runs: its backward frees gradients early."""
         run = self.run()
         run.node, run.gradients = None, {}
 
@@ -198,20 +197,20 @@ class SeparateInputs:
         """Stores the gradients of separate inputs. Returns all gradients, with None for separate inputs, for the
         graph's node to return."""
         run = self.run()
-        run.found = {index: gradients[index] for index in self.indices}
+        run.input_gradients = {index: gradients[index] for index in self.indices}
         return [None if index in self.indices else gradient for index, gradient in enumerate(gradients)]
 
-    def take_gradient(self, index: int, given: torch.Tensor | None) -> torch.Tensor | None:
-        """Returns the gradient of a separate input, plus the gradient `given` from elsewhere. Runs the graph's backward
-        if the graph's node did not run."""
+    def take_gradient(self, index: int, other: torch.Tensor | None) -> torch.Tensor | None:
+        """Returns the gradient of a separate input, plus the gradient `other` from other nodes. Runs the graph's
+        backward if the graph's node did not run."""
         run = self.run()
-        if run.found is None:
+        if run.input_gradients is None:
             gradients = [run.gradients.get(i) for i in range(self.results)]
             node, run.node, run.gradients = run.node, None, {}
-            found = self.compute(node, gradients)
-            run.found = {index: found[index] for index in self.indices}
-        own = run.found.pop(index, None)
-        return own if given is None else given if own is None else own + given
+            all_gradients = self.compute(node, gradients)
+            run.input_gradients = {index: all_gradients[index] for index in self.indices}
+        own = run.input_gradients.pop(index, None)
+        return own if other is None else other if own is None else own + other
 
 
 class _BackwardRun:
@@ -223,4 +222,4 @@ class _BackwardRun:
         #: Incoming gradients, by position of the result.
         self.gradients: dict[int, torch.Tensor | None] = {}
         #: Gradients of separate inputs, by index; None before the graph's backward has run.
-        self.found: dict[int, torch.Tensor | None] | None = None
+        self.input_gradients: dict[int, torch.Tensor | None] | None = None

@@ -1,9 +1,9 @@
 """Owns the text of a compiled graph's autograd node: the Python functions that run in each call and each backward.
 
-A signature decides which inputs have edges, what is saved, and what is kept for derivatives of gradients, so the text
-has these decisions only. Its backward serves the usual case: every result has a gradient in a known layout, all leaves
-are asked for, and nothing is differentiated or batched. `graph_node.py` has the other cases, and passes what the text
-needs as `node`.
+The edges, the saved tensors and the values for derivatives of gradients are known when the graph is compiled, so the
+text contains no conditions on them. Its backward serves the usual case: every result has a gradient in a known layout,
+all leaves are requested, and no gradient is differentiated or batched. `graph_node.py` has the other cases, and the
+record `node` from which the text is printed.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _LOCALS = re.findall(
     bind_call call apply i stages following
     """,
 )
-"""The names in the text that are no constants."""
+"""The local names of the text."""
 
 
 class NodeState:
@@ -65,7 +65,7 @@ class NodeState:
     is_usual = True
     #: The targets whose backward raises.
     freed: frozenset[int] = frozenset()
-    #: Per gradient that may be zeros: a tensor without memory.
+    #: Per gradient that may be zeros: a tensor without memory, with its layout.
     zero_templates: Mapping[int, torch.Tensor] = MappingProxyType({})
     #: Leaves whose hooks are skipped.
     unvisited: Sequence[torch.Tensor] = ()
@@ -79,7 +79,7 @@ class NodeState:
     versions: Sequence[int] = ()
     #: Per target with a node of its own: a reference to what the node owns.
     owned: Mapping[int, Reference] = MappingProxyType({})
-    #: The stages of the backward; None if all gradients leave together.
+    #: The stages of the backward; None if all gradients are returned together.
     stages: Stages | None = None
     #: The watch of results that user code may see the gradients of.
     watch: Watch | None = None
@@ -132,27 +132,31 @@ class _Printer:
         node, edges = self.node, self.node.edges
         yield "def bind_call(apply):"
         yield "    def call(args):"
-        links = ", ".join(_link(f"args[{i}]", to_other, bool(to_leaf)) for i, to_other, to_leaf in edges)
+        links = ", ".join(_link(f"args[{i}]", to_non_leaf, bool(to_leaf)) for i, to_non_leaf, to_leaf in edges)
         yield f"        links = [{links}]"
-        always = [f"links[{k}].is_leaf" for k, (_, to_other, to_leaf) in enumerate(edges) if to_other and to_leaf]
-        some = [f"links[{k}] is None" for k, (_, to_other, to_leaf) in enumerate(edges) if to_other and not to_leaf]
-        reached = always + some
+        leaf_tests = [
+            f"links[{k}].is_leaf" for k, (_, to_non_leaf, to_leaf) in enumerate(edges) if to_non_leaf and to_leaf
+        ]
+        absent_tests = [
+            f"links[{k}] is None" for k, (_, to_non_leaf, to_leaf) in enumerate(edges) if to_non_leaf and not to_leaf
+        ]
+        tests = leaf_tests + absent_tests
         attach = [*self.attach()]
         attached = "attach({}, {})" if attach else "{}"
         edges_in_stages = node.signature.graph.stages
         stage = f"{self.name(stage_nodes, 'stage_nodes')}({self.name(edges_in_stages, 'edges_in_stages')}, {{}})"
         staged = "apply(args, links, stages, following)"
-        if reached:
-            yield f"        if not ({' and '.join(reached)}):"
+        if tests:
+            yield f"        if not ({' and '.join(tests)}):"
         if self.separable:
             yield f"            links = {self.name(node.input_nodes.link, 'link')}(links)"
             if edges_in_stages:
                 yield f"            stages, following = {stage.format('links.edges')}"
             applied = staged if edges_in_stages else "apply(args, links, *links.edges)"
             yield f"            return {attached.format(applied, 'links')}"
-        elif reached:
+        elif tests:
             yield f"            links = {self.name(links_to, 'links_to')}(links)"
-        seed = "" if always else f", {self.name(GRAD_SEED, 'seed')}"
+        seed = "" if leaf_tests else f", {self.name(GRAD_SEED, 'seed')}"
         if edges_in_stages:
             yield f"        stages, following = {stage.format('links')}"
         applied = staged if edges_in_stages else f"apply(args, links, *links{seed})"
@@ -262,8 +266,8 @@ class _Printer:
             shapes = (f"{i}: values[{i}].shape" for i in node.backward.symbolic)
             yield f"    ctx.shapes = {{{', '.join(shapes)}}}"
         yield "    ctx.set_materialize_grads(False)"
-        if node.others:
-            yield f"    ctx.mark_non_differentiable({_items('values', node.others)})"
+        if node.non_differentiable:
+            yield f"    ctx.mark_non_differentiable({_items('values', node.non_differentiable)})"
         yield "    return returned"
 
     def save(self, count: int) -> Iterable[str]:
@@ -393,15 +397,15 @@ class _Printer:
             yield "                owned.free()"
 
 
-def _link(arg: str, to_other: bool, to_leaf: bool) -> str:
-    """Returns the text of a link, which is missing for leaves, or for tensors with a history, that get no edge."""
-    if to_other:
+def _link(arg: str, to_non_leaf: bool, to_leaf: bool) -> str:
+    """Returns the text of a link: None for leaves without an edge, and for tensors with a history without an edge."""
+    if to_non_leaf:
         return arg if to_leaf else f"None if {arg}.is_leaf else {arg}"
     return f"{arg} if {arg}.is_leaf else None" if to_leaf else "None"
 
 
 def _items(name: str, indices: Iterable[int]) -> str:
-    """Returns the text of some items, each with a comma after it but for the last of several."""
+    """Returns the text of items, separated by commas; a single item has a comma as well."""
     texts = [f"{name}[{i}]" for i in indices]
     return f"{texts[0]}," if len(texts) == 1 else ", ".join(texts)
 

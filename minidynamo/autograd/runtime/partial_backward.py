@@ -1,8 +1,8 @@
-"""Owns backward graphs for a part of a backward: as in eager, unrequested gradients are not computed.
+"""Owns the graphs of parts of a backward: as in eager, gradients that are not requested are not computed.
 
 `autograd.grad(y, [x])` requests a single gradient, and a program may use only some results. `graph_node.py` chooses the
 part; nothing is compiled here. A part also records tangents with unusual strides, such as a single repeated number from
-`y.sum()`. The graph reads such tangents as laid out, and computed gradients get the same layout, as in eager
+`y.sum()`. The graph reads such tangents without a copy, and the gradients get the layouts that they have in eager
 (`autograd/layout/dim_order.py`).
 """
 
@@ -34,7 +34,7 @@ aten = torch.ops.aten
 Readers: TypeAlias = Sequence[tuple[int, ...]]
 """Per saved tensor: the targets that need it; () for all (see `NodeGraph`)."""
 
-# Arguments for the choice among several gradients of an operator.
+# Arguments that choose the gradients that an operator computes.
 _MASKS = frozenset(("output_mask", "grad_input_mask"))
 
 
@@ -44,13 +44,14 @@ class BackwardPart:
 
     #: Indices of differentiable results without a tangent.
     unused: frozenset[int] = frozenset()
-    #: Indices of unrequested gradients.
+    #: Indices of gradients that are not requested.
     unwanted: frozenset[int] = frozenset()
     #: Pairs (index, strides) of tangents with strides unlike the result; with symbolic sizes, ranks of dimensions.
     strides: tuple[tuple[int, tuple[int, ...]], ...] = ()
     #: Whether tangents already include the flow between results, so that the graph must not add it again.
     cut: bool = False
-    #: Whether to return the gradients flowing from results to direct inputs, instead of the gradients of inputs.
+    #: Whether to return the gradients that flow from results to their direct inputs, instead of the gradients of
+    #: inputs.
     returns_flow: bool = False
 
     @property
@@ -95,7 +96,7 @@ def _graph_of_part(gm: fx.GraphModule, saved: int, part: BackwardPart, record: N
             returns_flow=part.returns_flow,
         )
     unused = [tangents[index] for index in sorted(part.unused)]
-    absent = _leave_out(graph, tangents, part.unused, tangent_dependent(graph, {*saved_inputs}))
+    absent = _remove_absent(graph, tangents, part.unused, tangent_dependent(graph, {*saved_inputs}))
     for tangent in unused:
         _materialize_on_read(graph, tangent)
     restride_tangents(graph, {tangents[index]: strides for index, strides in part.strides})
@@ -118,15 +119,15 @@ def _cut(output: fx.Node, result_gradients: Mapping[fx.Node, fx.Node], *, return
     gradients."""
     if returns_flow:
         output.args = (tuple(result_gradients),)
-    for arrival, tangent in result_gradients.items():
-        for user in [*arrival.users]:
+    for computed, tangent in result_gradients.items():
+        for user in [*computed.users]:
             if user is not output or not returns_flow:
-                user.replace_input_with(arrival, tangent)
+                user.replace_input_with(computed, tangent)
 
 
 def results_reading(graph: fx.Graph, saved: int) -> list[tuple[int, ...]]:
-    """Returns, per saved value, the indices of the results for whose gradients the backward `graph` reads the value; ()
-    if for all results, or if the value is not read."""
+    """Returns, per saved value, the indices of the results whose backward reads the value; () for a value that the
+    backward of every result reads, or of none."""
     inputs = graph.find_nodes(op="placeholder")
     saved_inputs, tangents = inputs[:saved], inputs[saved:]
     dependent = tangent_dependent(graph, {*saved_inputs})
@@ -134,22 +135,22 @@ def results_reading(graph: fx.Graph, saved: int) -> list[tuple[int, ...]]:
     sizes = _sizes(graph, size_aliases)
     read: dict[fx.Node, int] = {}
     # Per node: results for which the node is computed from zeros, although it does not depend on their tangents.
-    idle: dict[fx.Node, int] = {}
+    from_zeros: dict[fx.Node, int] = {}
     for node in reversed(graph.nodes):
         if node.op == "output":
             read.update({gradient: used.get(gradient, _ALWAYS) for gradient in node.all_input_nodes})
         elif node in read:
-            needed = used[node] | idle.get(node, 0) if node in used else read[node]
+            needed = used[node] | from_zeros.get(node, 0) if node in used else read[node]
             for source in node.all_input_nodes:
                 read[source] = read.get(source, 0) | needed
                 if source in used and node in used:
-                    more = (
-                        0 if _is_left_out(source, node, dependent, sizes, size_aliases) else used[node] & ~used[source]
+                    extra = (
+                        0 if _is_removable(source, node, dependent, sizes, size_aliases) else used[node] & ~used[source]
                     )
-                    idle[source] = idle.get(source, 0) | idle.get(node, 0) | more
-    everything = (2 << len(tangents)) - 2
+                    from_zeros[source] = from_zeros.get(source, 0) | from_zeros.get(node, 0) | extra
+    all_bits = (2 << len(tangents)) - 2
     results = [read.get(node, 0) for node in saved_inputs]
-    results = [0 if bits & _ALWAYS or bits == everything else bits for bits in results]
+    results = [0 if bits & _ALWAYS or bits == all_bits else bits for bits in results]
     return [tuple(index for index in range(len(tangents)) if bits & 2 << index) for bits in results]
 
 
@@ -171,20 +172,20 @@ def _used_for(graph: fx.Graph, tangents: Sequence[fx.Node], dependent: set[fx.No
     is used, the node is absent.
 
     A backward that the user wrote is not called if all its arguments are absent; otherwise absent arguments are zeros,
-    and the backward may compute anything from them.
+    and all of its results count as used.
     """
-    given: dict[str, set[fx.Node]] = {}
+    arguments_of_call: dict[str, set[fx.Node]] = {}
     for node in graph.nodes:
         for source in node.all_input_nodes:
             call = node.meta.get(USERS_BACKWARD)
             if call is not None and source in dependent and source.meta.get(USERS_BACKWARD) != call:
-                given.setdefault(call, set()).add(source)
+                arguments_of_call.setdefault(call, set()).add(source)
     used = {tangent: 2 << index for index, tangent in enumerate(tangents)}
     for node in graph.nodes:
         if node.op != "call_function" or is_number(node) or node not in dependent:
             continue
         call = node.meta.get(USERS_BACKWARD)
-        dependent_sources = _tangent_arguments(node, dependent) if call is None else given.get(call, ())
+        dependent_sources = _tangent_arguments(node, dependent) if call is None else arguments_of_call.get(call, ())
         used[node] = (
             functools.reduce(operator.or_, (used.get(source, _ALWAYS) for source in dependent_sources), 0) or _ALWAYS
         )
@@ -209,12 +210,11 @@ def _summands(node: fx.Node, dependent: set[fx.Node], size_aliases: Names) -> li
 
 
 def _has_sizes_of(summand: fx.Node, total: fx.Node, size_aliases: Names) -> bool:
-    """Returns whether a summand has the shape of the sum in every call. Torch has compared sizes with different
-    symbols."""
-    one, other = summand.meta["val"], total.meta["val"]
-    if (one.dtype, one.layout, one.dim()) != (other.dtype, other.layout, other.dim()):
+    """Returns whether a summand has the shape of the sum in every call."""
+    value, sum_value = summand.meta["val"], total.meta["val"]
+    if (value.dtype, value.layout, value.dim()) != (sum_value.dtype, sum_value.layout, sum_value.dim()):
         return False
-    pairs = zip(one.shape, other.shape)
+    pairs = zip(value.shape, sum_value.shape)
     return _layout(summand, size_aliases)[0] == _layout(total, size_aliases)[0] or all(
         # Layout only: an addition has compared sizes with different symbols, so equality in this call is a guard.
         hint_of(a) == hint_of(b) and is_symbolic(a) == is_symbolic(b)
@@ -222,10 +222,10 @@ def _has_sizes_of(summand: fx.Node, total: fx.Node, size_aliases: Names) -> bool
     )
 
 
-def _is_left_out(source: fx.Node, node: fx.Node, dependent: set[fx.Node], sizes: Sizes, size_aliases: Names) -> bool:
+def _is_removable(source: fx.Node, node: fx.Node, dependent: set[fx.Node], sizes: Sizes, size_aliases: Names) -> bool:
     """Returns whether `node` can be computed without an absent gradient."""
     summands = _summands(node, dependent, size_aliases)
-    return source.op != "placeholder" and (bool(summands) or _is_plain(source.meta["val"], sizes))
+    return source.op != "placeholder" and (bool(summands) or _can_make_zeros(source.meta["val"], sizes))
 
 
 def _size_aliases(graph: fx.Graph) -> Names:
@@ -233,8 +233,8 @@ def _size_aliases(graph: fx.Graph) -> Names:
     aliases: dict[Any, Any] = {}
     for node in graph.nodes:
         if node.target in _SHAPED:
-            asked: Any = fake(node.args[1])
-            pairs = zip(node.meta["val"].shape, asked)
+            shape: Any = fake(node.args[1])
+            pairs = zip(node.meta["val"].shape, shape)
             aliases.update(
                 (key(computed), key(size)) for computed, size in pairs if is_symbolic(computed) and key(size) != -1
             )
@@ -250,19 +250,19 @@ def _sizes(graph: fx.Graph, size_aliases: Names, first: Sequence[fx.Node] = ()) 
         shape = value.shape if isinstance(value, torch.Tensor) else ()
         for size, dim in ((value, None),) if is_number(node) else zip(shape, range(len(shape))):
             sizes.setdefault(key(size), (node, dim))
-    known = [(size, sizes[name]) for size, name in size_aliases.items() if name in sizes]
-    return {**dict(known), **sizes}
+    by_alias = [(size, sizes[name]) for size, name in size_aliases.items() if name in sizes]
+    return {**dict(by_alias), **sizes}
 
 
-def _is_plain(value: Any, sizes: Sizes) -> bool:
+def _can_make_zeros(value: Any, sizes: Sizes) -> bool:
     """Returns whether zeros like `value` can be made from known sizes alone, since the layout has no gaps."""
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
         return False
-    known = all(not is_symbolic(size) or key(size) in sizes for size in value.shape)
-    return known and is_dense_in(order_of(value), value.shape, value.stride())
+    has_known_sizes = all(not is_symbolic(size) or key(size) in sizes for size in value.shape)
+    return has_known_sizes and is_dense_in(order_of(value), value.shape, value.stride())
 
 
-def _leave_out(
+def _remove_absent(
     graph: fx.Graph, tangents: Sequence[fx.Node], unused: Collection[int], dependent: set[fx.Node]
 ) -> set[fx.Node]:
     """Removes and returns the nodes that depend only on tangents of `unused` results; eager does not compute them
@@ -280,16 +280,16 @@ def _leave_out(
         if node.op != "call_function" or node in absent or is_number(node) or not missing:
             continue
         if summands := _summands(node, dependent, size_aliases):
-            (rest,) = (source for source in summands if source not in absent)
-            node.replace_all_uses_with(rest, delete_user_cb=lambda user: user.op == "output")  # in any layout
-            if node.users and _layout(rest, size_aliases) != _layout(node, size_aliases):
+            (present,) = (source for source in summands if source not in absent)
+            node.replace_all_uses_with(present, delete_user_cb=lambda user: user.op == "output")  # in any layout
+            if node.users and _layout(present, size_aliases) != _layout(node, size_aliases):
                 with graph.inserting_before(node):
-                    rest = laid_out(graph, rest, node.meta["val"])
-                dependent.add(rest)
-            node.replace_all_uses_with(rest)
+                    present = laid_out(graph, present, node.meta["val"])
+                dependent.add(present)
+            node.replace_all_uses_with(present)
             continue
         for source in missing:
-            if _is_left_out(source, node, dependent, sizes, size_aliases):
+            if _is_removable(source, node, dependent, sizes, size_aliases):
                 with graph.inserting_before(node):
                     node.replace_input_with(source, _zeros(graph, source.meta["val"], sizes))
     return absent
@@ -328,16 +328,16 @@ def _layout(node: fx.Node, size_aliases: Names) -> Any:
 
 
 def _materialize_on_read(graph: fx.Graph, tangent: fx.Node) -> None:
-    """Replaces reads of an expanded tangent by reads of a dense copy, made before the first read. A tangent returned
-    unread stays expanded."""
+    """Replaces reads of an expanded tangent by reads of a dense copy, made before the first read. A tangent that is
+    only returned stays expanded."""
     like = tangent.meta["val"]
     users = {user for user in tangent.users if user.op != "output"}
     first = next((node for node in graph.nodes if node in users), None)
     if first is not None:
         with graph.inserting_before(first):
-            full = laid_out(graph, tangent, like)
+            dense = laid_out(graph, tangent, like)
         for user in users:
-            user.replace_input_with(tangent, full)
+            user.replace_input_with(tangent, dense)
     tangent.meta["val"] = empty_as(like, range(like.ndim), [0] * like.ndim)
 
 
@@ -348,7 +348,7 @@ def _narrow_output_mask(node: fx.Node) -> None:
     names = [argument.name for argument in compat.schema_of(node.target).arguments[: len(node.args)]]
     for index in (index for index, name in enumerate(names) if name in _MASKS):
         read = {user.args[1] for user in node.users if user.target is operator.getitem}
-        given: Any = node.args[index]
-        mask = [asked and i in read for i, asked in enumerate(given)]
+        requested: Any = node.args[index]
+        mask = [is_requested and i in read for i, is_requested in enumerate(requested)]
         node.update_arg(index, mask)
-        node.meta["val"] = tuple(value if asked else None for value, asked in zip(node.meta["val"], mask))
+        node.meta["val"] = tuple(value if is_requested else None for value, is_requested in zip(node.meta["val"], mask))

@@ -22,7 +22,7 @@ was off."""
 
 
 class CallValues:
-    """Values of one call, used to make outputs. Views are made at the first read."""
+    """Values of one call, from which outputs are made. Views are made at the first read."""
 
     def __init__(
         self, kept: Sequence[Any], values: Sequence[Any], output_builders: Sequence[Callable[[CallValues], Any]]
@@ -38,20 +38,20 @@ class CallValues:
         #: Lists of views made so far; an element taken by an output is replaced by None.
         self.lists: list[tuple[_ListKey, list[Any]]] = []
 
-    def element(self, of: _ListKey, index: int, make: Callable[[], Iterable[Any]]) -> Any:
+    def element(self, list_key: _ListKey, index: int, make_list: Callable[[], Iterable[Any]]) -> Any:
         """Returns an element of a list of views.
 
-        The list is made once for all outputs that are its elements, as in eager: then autograd joins their gradients
+        The list is made once for all outputs that are its elements, as in eager: autograd then stacks their gradients
         instead of adding them. Each output is a separate tensor: a second request for the same element makes a new
         list.
         """
-        for known, parts in self.lists:
-            if known == of and parts[index] is not None:
+        for key, elements in self.lists:
+            if key == list_key and elements[index] is not None:
                 break
         else:
-            parts = [*make()]
-            self.lists.append((of, parts))
-        element, parts[index] = parts[index], None
+            elements = [*make_list()]
+            self.lists.append((list_key, elements))
+        element, elements[index] = elements[index], None
         return element
 
     def view(self, index: int) -> Any:
@@ -63,26 +63,26 @@ class CallValues:
 def output_builder(plan: OutputPlan, positions: dict[int, int]) -> Callable[[CallValues], Any]:
     """Builds a function from `CallValues` to an output, or to a base of outputs."""
     if plan.origin == "constant":
-        return lambda found: plan.value
-    holder = _base_getter(plan, positions)
+        return lambda values: plan.value
+    get_base = _base_getter(plan, positions)
     if not plan.steps and not plan.detach and plan.writes is None and plan.creation is None:
-        return holder
+        return get_base
 
-    filled = all(step.is_filled for step in plan.steps)
-    chosen = max((position for position, step in enumerate(plan.steps) if step.op is operator.getitem), default=0)
-    before, rest = plan.steps[:chosen], plan.steps[chosen + 1 if chosen else 0 :]
-    lists, element = (plan.origin, plan.index, before, plan.no_grad), plan.steps[chosen].args[0] if chosen else 0
+    is_filled = all(step.is_filled for step in plan.steps)
+    list_step = max((position for position, step in enumerate(plan.steps) if step.op is operator.getitem), default=0)
+    before, rest = plan.steps[:list_step], plan.steps[list_step + 1 if list_step else 0 :]
+    list_key, index = (plan.origin, plan.index, before, plan.no_grad), plan.steps[list_step].args[0] if list_step else 0
 
-    def viewed(values: CallValues, value: Any, steps: Sequence[ViewStep]) -> Any:
+    def apply_steps(values: CallValues, value: Any, steps: Sequence[ViewStep]) -> Any:
         for step in steps:
-            value = (step if filled else step.filled(values.values)).apply(value)
+            value = (step if is_filled else step.filled(values.values)).apply(value)
         return value
 
     def view(values: CallValues) -> Any:
-        value = holder(values)
+        value = get_base(values)
         if before:
-            value = values.element(lists, element, functools.partial(viewed, values, value, before))
-        value = viewed(values, value, rest)
+            value = values.element(list_key, index, functools.partial(apply_steps, values, value, before))
+        value = apply_steps(values, value, rest)
         if plan.creation is not None:
             compat.set_creation(value, plan.creation)
         if plan.writes is None:
@@ -98,14 +98,14 @@ def output_builder(plan: OutputPlan, positions: dict[int, int]) -> Callable[[Cal
 
 
 def watching_hooks(
-    make: Callable[[CallValues], Any], origin: str, index: int, partial: Collection[int]
+    build: Callable[[CallValues], Any], origin: str, index: int, partial: Collection[int]
 ) -> Callable[[CallValues], Any]:
-    """Wraps `make` so that hooks on the output run as in eager, if the output is a view of a result in `partial`."""
+    """Wraps `build` so that hooks on the output run as in eager, if the output is a view of a result in `partial`."""
     if origin != "graph" or index not in partial:
-        return make
+        return build
 
     def watched_view(values: CallValues) -> Any:
-        value = make(values)
+        value = build(values)
         watch_view(value, values.values[index])
         return value
 
@@ -115,8 +115,8 @@ def watching_hooks(
 def _base_getter(plan: OutputPlan, positions: dict[int, int]) -> Callable[[CallValues], Any]:
     """Builds a function that returns the tensor that an output is, or is a view of."""
     if plan.origin == "view":
-        return lambda found: found.view(plan.index)
+        return lambda values: values.view(plan.index)
     if plan.origin == "input":
         index = positions[plan.index]
-        return lambda found: found.kept[index]
-    return lambda found: found.values[plan.index]
+        return lambda values: values.kept[index]
+    return lambda values: values.values[plan.index]

@@ -45,11 +45,11 @@ def kept_by(node: Any) -> Any:
     state, references = getattr(node, "double_backward", None), getattr(node, "owned", None)
     if state is None or not references:
         return state
-    alive = [owned for reference in references.values() if (owned := reference()) and (owned.inputs or owned.ends)]
-    if not alive:
+    owners = [owned for reference in references.values() if (owned := reference()) and (owned.inputs or owned.ends)]
+    if not owners:
         return state
     held, links = {**state.held}, [*state.links]
-    for owned in alive:
+    for owned in owners:
         held.update(owned.inputs)
         for index, (link, _) in owned.ends.items():
             links[index] = link
@@ -70,27 +70,29 @@ class _ResultHook(UnlessNone):
         self.node = Reference(node)
         self.number = number
 
-    def __call__(self, given: torch.Tensor | None) -> Any:
+    def __call__(self, gradient: torch.Tensor | None) -> Any:
         node = self.node()
-        if given is None or compat.runs_for_all_leaves() or node is None:
-            return super().__call__(given)
-        asked = requested_edges()
-        if asked is None or self.runs_in_eager(node, asked):
-            return self.hook(given)
+        if gradient is None or compat.runs_for_all_leaves() or node is None:
+            return super().__call__(gradient)
+        requested = requested_edges()
+        if requested is None or self.runs_in_eager(node, requested):
+            return self.hook(gradient)
         edge = self.edge(node)
-        if edge is None or edge not in asked:
+        if edge is None or edge not in requested:
             return None
-        found = self.hook(given)
-        runs = any(after is not None and compat.will_run(after) is not False for after, _ in edge[0].next_functions)
-        if found is not None and runs:
+        replaced = self.hook(gradient)
+        runs = any(
+            following is not None and compat.will_run(following) is not False for following, _ in edge[0].next_functions
+        )
+        if replaced is not None and runs:
             raise _changed_by_hook_error()
-        return found
+        return replaced
 
     def edge(self, node: Any) -> tuple[Any, int] | None:
         """Returns the edge of the hook's gradient: a node and the number of an output. None if unknown."""
         return node, self.number
 
-    def runs_in_eager(self, node: Any, asked: list[tuple[Any, int]]) -> bool:
+    def runs_in_eager(self, node: Any, requested: list[tuple[Any, int]]) -> bool:
         """Returns whether a requested tensor is reached through the result; True if unknown."""
         main, number = graph_node(node, self.number)
         state = kept_by(main)
@@ -99,8 +101,8 @@ class _ResultHook(UnlessNone):
         signature: GraphSignature = main.signature
         graph = signature.graph
         index = graph.positions.index(number)
-        if graph.nodes[index].inputs and _depends_on_asked(
-            index, signature, [graph_node(*edge) for edge in asked], main
+        if graph.nodes[index].inputs and _depends_on_requested(
+            index, signature, [graph_node(*edge) for edge in requested], main
         ):
             return True
         links, unwanted = state.links, unwanted_gradients(main, state.links)
@@ -118,24 +120,24 @@ class _ViewHook(_ResultHook):
         self.view = Reference(view)
         self.name, self.next_functions = view.grad_fn.name(), view.grad_fn.next_functions
 
-    def runs_in_eager(self, node: Any, asked: list[tuple[Any, int]]) -> bool:
-        """Returns the same for a view. Other tensors can be requested through the view: the result itself, a view
-        between, or the history of an argument written by the graph."""
+    def runs_in_eager(self, node: Any, requested: list[tuple[Any, int]]) -> bool:
+        """Returns whether a requested tensor is reached through the view; True if unknown. Such a tensor may also be
+        the result itself, a view between, or in the history of an argument that the graph writes."""
         alive = self.view() is not None
-        if not alive and any(one is not None and one.name() == self.name for one, _ in asked):
+        if not alive and any(other is not None and other.name() == self.name for other, _ in requested):
             return True  # perhaps the view's own node, whose Python object is not kept
         pending, seen = [*self.next_functions], set()
         while pending:
-            after, number = pending.pop()
-            if after is None or (after, number) in seen:
+            following, number = pending.pop()
+            if following is None or (following, number) in seen:
                 continue
-            seen.add((after, number))
-            runs = after is not node and compat.will_run(after) is not False
-            if (after, number) in asked or (runs and compat.leaf_of(after) is not None):
+            seen.add((following, number))
+            runs = following is not node and compat.will_run(following) is not False
+            if (following, number) in requested or (runs and compat.leaf_of(following) is not None):
                 return True
             if runs:
-                pending += after.next_functions
-        return super().runs_in_eager(node, asked)
+                pending += following.next_functions
+        return super().runs_in_eager(node, requested)
 
     def edge(self, node: Any) -> tuple[Any, int] | None:
         """Returns the view's edge while the view is alive."""
@@ -150,15 +152,17 @@ def watch_view(view: torch.Tensor, result: torch.Tensor) -> None:
         hook_table(view, lambda hook: _ViewHook(hook, node, number, reference()))
 
 
-def _depends_on_asked(index: int, signature: GraphSignature, asked: list[tuple[Any, int | None]], main: Any) -> bool:
-    """Returns whether result `index` is computed from a requested result, or from a result not identifiable by an edge:
-    a view or an argument."""
+def _depends_on_requested(
+    index: int, signature: GraphSignature, requested: list[tuple[Any, int | None]], main: Any
+) -> bool:
+    """Returns whether result `index` is computed from a requested result, or from a view or an argument, which no edge
+    identifies."""
     written = {mutation.result for mutation in signature.mutations}
     nodes = signature.graph.nodes
     positions = {nodes[source].position for source in signature.graph.all_inputs(index)}
     if None in positions or not written.isdisjoint(positions):
         return True
-    return any(node is main and number in positions for node, number in asked)
+    return any(node is main and number in positions for node, number in requested)
 
 
 def _changed_by_hook_error() -> Unsupported:

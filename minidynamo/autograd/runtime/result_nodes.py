@@ -5,13 +5,13 @@ The graph is a single node of autograd's graph. A result gets a *result node* be
 - It needs saved tensors that other results do not need. The graph's node lives as long as any result, so it must not
   save such tensors: as in eager, they die with the results, or in backward. A result node saves no tensors itself,
   because autograd empties each node after running it. Instead it refers to *holders*: nodes that only save tensors,
-  possibly for several result nodes. Then every result has a result node: autograd runs each node that has an edge to
-  the node of a requested result.
+  possibly for several result nodes. If a graph has holders, every result gets a result node: autograd runs each node
+  that has an edge to the node of a requested result.
 - It reaches a separate input (`input_nodes.py`). The result node has an edge to the node of the input.
 - It is computed from other results, its *direct inputs*. The gradient between two results never leaves the graph's
   node, so the result node has edges to the direct inputs. If a direct input is watched, by a hook for example, the
-  result node computes the gradient flowing to the direct input, and the graph's node then uses the incoming gradients
-  of results instead of computing the flow between results.
+  result node computes the gradient that flows to the direct input, and the graph's node then uses the incoming
+  gradients of results instead of computing the flow between results.
 
 The gradient passes through a result node unchanged. A `NodeGraph` has all decisions; results and views are numbered
 like its nodes.
@@ -47,7 +47,7 @@ EMPTY = torch.empty(0)
 """Replaces saved tensors needed only by unused results."""
 
 MOST_DECISIONS = 16
-"""Most decisions remembered per graph: more than backward calls run at a time."""
+"""Decisions that are kept per call: more than backwards run at a time."""
 
 
 class _Holder(torch.autograd.Function):
@@ -61,7 +61,8 @@ class _Holder(torch.autograd.Function):
 
 
 class OwnedValues:
-    """The values of one call that live as long as a result: its node owns them, the graph's node refers to them."""
+    """The values of a call that live as long as a result: the result node owns them, the graph's node refers to
+    them."""
 
     def __init__(self, separate: SeparateInputs | None, position: int, ends: Mapping[int, list[torch.Tensor]]) -> None:
         self.separate = separate
@@ -95,11 +96,11 @@ class ResultNode(torch.autograd.Function):
         return value.pop()
 
     @staticmethod
-    def inlined(ctx: Any, saved: Any, given: Sequence[torch.Tensor | None]) -> Any:
+    def inlined(ctx: Any, saved: Any, gradients: Sequence[torch.Tensor | None]) -> Any:
         owned: OwnedValues = ctx.owned
         if owned.ends or (owned.flow is not None and owned.is_watched()):
             return None
-        return (None, None, given[0], *[None] * (len(ctx.needs_input_grad) - 3))
+        return (None, None, gradients[0], *[None] * (len(ctx.needs_input_grad) - 3))
 
     @staticmethod
     def backward(ctx: Any, *given: Any) -> tuple[torch.Tensor | None, ...]:
@@ -122,10 +123,10 @@ hold_values = compat.raw_apply(_Holder)
 def unpack_changed(value: torch.Tensor, version: int) -> torch.Tensor:
     """Raises autograd's error for a saved tensor that was written to after `version`."""
     with torch.enable_grad():
-        now = value._version
+        present_version = value._version
         compat.set_versions([value], [version])
         holder = hold_values(GRAD_SEED, [value])
-        compat.set_versions([value], [now])
+        compat.set_versions([value], [present_version])
     return holder.grad_fn.saved_tensors[0]  # type: ignore[no-any-return]
 
 
@@ -142,11 +143,11 @@ def with_node(value: torch.Tensor, owned: OwnedValues, inputs: Iterable[torch.Te
 def with_separate_inputs(outputs: Sequence[Any], linked: LinkedInputs) -> list[Any]:
     """Returns the outputs of a node, with a result node for each that reaches a separate input. Gradients that the user
     has not requested are None."""
-    found = list(outputs)
+    joined = list(outputs)
     for position, ends in linked.ends.items():
-        if found[position] is not None:
-            found[position] = with_node(found[position], OwnedValues(linked.separate, position, ends))
-    return found
+        if joined[position] is not None:
+            joined[position] = with_node(joined[position], OwnedValues(linked.separate, position, ends))
+    return joined
 
 
 class ResultNodes:
@@ -182,8 +183,8 @@ class ResultNodes:
             for i, position in enumerate(self.positions)
         ]
         #: Number of an input kept for higher derivatives -> the targets that need it, if only some do.
-        apart = {i: targets for i, targets in held.items() if 0 < len(targets) < len(self.positions)}
-        self.held = {} if graph.keeps_all else apart
+        per_target = {i: targets for i, targets in held.items() if 0 < len(targets) < len(self.positions)}
+        self.held = {} if graph.keeps_all else per_target
         #: The nodes with a computable gradient, in the order of `flow_of`.
         self.computable = [*graph.gradients]
         #: Per mutation with history: its target.
@@ -244,7 +245,7 @@ class ResultNodes:
         write: Callable[[torch.Tensor, torch.Tensor], None],
     ) -> dict[int, torch.Tensor]:
         """Replaces results in `results` by results with a node, and writes the new data to `inputs` by `write`, in
-        dependency order. Returns, by number, the outputs that `view` had to make for this."""
+        dependency order. Returns, by number, the outputs that it makes with `view` for this."""
         written = dict(zip(self.written, inputs, strict=True))
         node = results[self.positions[0]].grad_fn
         main = None if node is None else graph_node(node)[0]
@@ -279,7 +280,7 @@ class ResultNodes:
         gradient: torch.Tensor | None,
     ) -> list[torch.Tensor | None]:
         """Returns the gradients flowing from a target to its direct inputs, if any of them is watched. `zeros` has the
-        direct inputs that get zeros whatever the gradient is."""
+        direct inputs that get zeros for every gradient."""
         flowing: dict[int, torch.Tensor | None] = {}
         if gradient is not None and watch.is_watched_now(gradient, self.computable, self.uncomputable[target]):
             flowing = dict(zip(self.computable, self.flow_of(main, target, gradient), strict=True))
@@ -303,7 +304,8 @@ def _in_dependency_order(dependencies: Mapping[int, Sequence[int]]) -> list[int]
 
 
 class Watch:
-    """Finds the watched nodes of one call: a hook, `retain_grad()` or `torch.autograd.grad` can see the gradient."""
+    """Finds the watched nodes of one call: nodes whose gradient a hook, `retain_grad()` or `torch.autograd.grad`
+    sees."""
 
     def __init__(self, signature: GraphSignature, tensors: dict[int, Reference]) -> None:
         self.signature = signature
@@ -326,8 +328,8 @@ class Watch:
     def is_watched_now(
         self, gradient: torch.Tensor, computable: Collection[int], uncomputable: Collection[int]
     ) -> bool:
-        """Returns whether any node in `computable` is watched in the running backward; the answer is the same at each
-        node.
+        """Returns whether any node in `computable` is watched in the running backward; the answer does not change
+        during a backward.
 
         Raises if a watched gradient cannot be computed: the gradient of a node in `uncomputable`, or a differentiated
         or batched gradient.
@@ -345,8 +347,8 @@ class Watch:
 
     def alive(self, numbers: Iterable[int]) -> list[tuple[int, torch.Tensor]]:
         """Returns (number, tensor) of the nodes whose tensors are alive."""
-        found = ((number, self.tensors[number]()) for number in numbers if number in self.tensors)
-        return [(number, tensor) for number, tensor in found if tensor is not None]
+        tensors = ((number, self.tensors[number]()) for number in numbers if number in self.tensors)
+        return [(number, tensor) for number, tensor in tensors if tensor is not None]
 
     def refuse(self, numbers: Iterable[int]) -> None:
         """Raises if a node is watched: gradients of gradients would flow to its tensor in eager."""
@@ -359,8 +361,8 @@ class Watch:
         if number not in self.tensors:
             return False
         tensor, position = self.tensors[number](), self.signature.graph.nodes[number].position
-        known = [hooks for at, hooks in self.hooks if at is None or at == position]
-        if any(known) or self.tables.get(number) or (tensor is not None and tensor.retains_grad):
+        hooks = [table for at, table in self.hooks if at in (None, position)]
+        if any(hooks) or self.tables.get(number) or (tensor is not None and tensor.retains_grad):
             return True
         is_partial = not compat.runs_for_all_leaves() or compat.current_backward() < 0
         return tensor is not None and is_partial and may_request(tensor)

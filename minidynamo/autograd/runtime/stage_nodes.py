@@ -1,13 +1,13 @@
-"""Owns the autograd nodes of a backward in stages: gradients leave a compiled backward before its end.
+"""Owns the autograd nodes of a backward in stages: a compiled backward returns gradients before its end.
 
 The graph's node has a single edge, to the node of the first stage. The node of each stage has edges to the inputs whose
-gradients leave in the stage, and to the node of the next stage. The compiled backward runs in steps
+gradients it returns, and to the node of the next stage. The compiled backward runs in steps
 (`graph/boxed.py`): the graph's node begins it, and the node of each stage runs it until the gradients of the stage are
-final. Of the nodes that are ready, autograd runs those first that add to `.grad` of a leaf, with their hooks: so
-`DistributedDataParallel` sends a bucket before the next stage runs.
+final. Of the nodes that are ready, autograd first runs the nodes that add to `.grad` of a leaf, with
+their hooks, so `DistributedDataParallel` sends a bucket before the next stage runs.
 
-A backward that cannot stop computes all gradients at once, and they leave with the stages all the same: a backward of
-some results or gradients, or one whose gradients are differentiated, and the backward of a custom compiler.
+Some backwards cannot run in steps: of some results or gradients only, with gradients that are differentiated, or of a
+custom compiler. They compute all gradients at the start, and the stages return them as well.
 
 `autograd/backward_stages.py` chooses the stages.
 """
@@ -35,7 +35,7 @@ class Stages:
         self.edges = edges
         #: The device of the edges between stages.
         self.device = device
-        #: Backwards by their number, at most MOST_RUNS.
+        #: Records of backwards by their number, at most MOST_RUNS.
         self.runs: dict[int, _StagedRun] = {}
 
     def begin(self, run: _StagedRun) -> None:
@@ -68,28 +68,28 @@ IN_STEPS: Gradients = []
 
 
 class _StagedRun:
-    """A backward: the gradients that have arrived, and the steps that compute the others."""
+    """A backward: the gradients computed so far, and the steps that compute the others."""
 
     def __init__(
-        self, arrived: dict[int, torch.Tensor | None], steps: Steps | None = None, receiver: HandOver | None = None
+        self, computed: dict[int, torch.Tensor | None], steps: Steps | None = None, receiver: HandOver | None = None
     ) -> None:
-        self.arrived = arrived
+        self.computed = computed
         self.steps = steps
         self.receiver = receiver
 
     def take(self, wanted: Sequence[int]) -> list[torch.Tensor | None]:
-        """Runs steps until all of the `wanted` gradients have arrived; returns the gradients."""
-        while self.steps is not None and not self.arrived.keys() >= {*wanted}:
+        """Runs steps until the `wanted` gradients are computed, and returns them."""
+        while self.steps is not None and not self.computed.keys() >= {*wanted}:
             try:
-                position, handed = next(self.steps)
+                position, cell = next(self.steps)
             except StopIteration as end:
                 self.steps = self.receiver = None
-                self.arrived = {**dict(enumerate(end.value)), **self.arrived}
+                self.computed = {**dict(enumerate(end.value)), **self.computed}
                 break
-            gradient = handed.pop()
-            self.arrived[position] = gradient if self.receiver is None else self.receiver(position, gradient)
+            gradient = cell.pop()
+            self.computed[position] = gradient if self.receiver is None else self.receiver(position, gradient)
             del gradient
-        return [self.arrived.pop(index) for index in wanted]
+        return [self.computed.pop(index) for index in wanted]
 
 
 @compat.boxed

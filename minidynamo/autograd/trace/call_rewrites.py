@@ -30,7 +30,7 @@ def with_ends(target: Any, args: Sequence[Any]) -> Sequence[Any]:
     if target not in SUBSCRIPTS or type(args[1]) is not tuple or not isinstance(args[0], torch.Tensor):
         return args
     shape, key = args[0].shape, [*args[1]]
-    positions = [position for position, item in enumerate(key) if _takes_all(item)]
+    positions = [position for position, item in enumerate(key) if _takes_whole_dimension(item)]
     ranges = (
         dimensions([args[0], tuple(slice(None) if _is_list(item) else item for item in key)]) if positions else None
     )
@@ -42,12 +42,12 @@ def with_ends(target: Any, args: Sequence[Any]) -> Sequence[Any]:
     return [args[0], tuple(key), *args[2:]]
 
 
-def _takes_all(item: Any) -> bool:
-    return isinstance(item, slice) and _is(item.start, 0) and item.stop is None and _is(item.step, 1)
+def _takes_whole_dimension(item: Any) -> bool:
+    return isinstance(item, slice) and _is_default(item.start, 0) and item.stop is None and _is_default(item.step, 1)
 
 
-def _is(number: Any, usual: int) -> bool:
-    return number is None or (type(number) is int and number == usual)
+def _is_default(number: Any, default: int) -> bool:
+    return number is None or (type(number) is int and number == default)
 
 
 def _is_list(item: Any) -> bool:
@@ -80,10 +80,10 @@ def without_vectors(traced: Iterable[fx.Node], arguments: Any, result: Any) -> N
         vectors = [user for user in node.users if user.args[1] != position]
         storages = {compat.memory_of(user.meta["val"]) for user in vectors}
         if not any(user.users for user in vectors) and returned.isdisjoint(storages):
-            _leave_out(node, position, vectors)
+            _remove_vectors(node, position, vectors)
 
 
-def _leave_out(node: fx.Node, position: int, vectors: list[fx.Node]) -> None:
+def _remove_vectors(node: fx.Node, position: int, vectors: list[fx.Node]) -> None:
     values = next((user for user in node.users if user.args[1] == position), None)
     if values is None:
         return
@@ -97,8 +97,8 @@ def _leave_out(node: fx.Node, position: int, vectors: list[fx.Node]) -> None:
     names = [argument.name for argument in compat.schema_of(node.target).arguments]
     flag = "compute_uv" if "compute_uv" in names else "compute_v"
     defaults = [argument.default_value for argument in compat.schema_of(node.target).arguments]
-    at = names.index(flag)
-    node.args = (*node.args, *defaults[len(node.args) : at], False, *node.args[at + 1 :])
+    flag_position = names.index(flag)
+    node.args = (*node.args, *defaults[len(node.args) : flag_position], False, *node.args[flag_position + 1 :])
     results = node.meta["val"]
     with disable_proxy_modes_tracing():
         node.meta["val"] = tuple(value if i == position else value.new_empty(0) for i, value in enumerate(results))

@@ -21,13 +21,13 @@ from minidynamo.graph.unbacked_symints import checked_index
 
 aten = torch.ops.aten
 
-_BY_VALUES_NAMES = """
+_RAISES_FOR_VALUES_NAMES = """
     binary_cross_entropy cholesky ctc_loss embedding gather geqrf index inverse linalg lstsq lu_ max_unpool nll_loss
     one_hot ormqr put quantile scatter searchsorted take triangular_solve
 """
-_BY_VALUES = tuple(_BY_VALUES_NAMES.split())
+_RAISES_FOR_VALUES = tuple(_RAISES_FOR_VALUES_NAMES.split())
 # Operations that raise only for integers and bools.
-_OF_INTEGERS = frozenset(("div", "floor_divide", "fmod", "pow", "remainder", "rsub", "sub"))
+_RAISES_FOR_INTEGERS = frozenset(("div", "floor_divide", "fmod", "pow", "remainder", "rsub", "sub"))
 
 
 def unused_checks(graph: fx.Graph, used: Collection[fx.Node]) -> list[fx.Node]:
@@ -44,10 +44,10 @@ def _may_raise(node: fx.Node) -> bool:
         return not _is_within_memory(node)
     if node.target in SCATTER_VIEWS:  # the positions are known
         return False
-    if name in _OF_INTEGERS:
+    if name in _RAISES_FOR_INTEGERS:
         result = node.meta.get("val")
         return isinstance(result, torch.Tensor) and not (result.is_floating_point() or result.is_complex())
-    return any(word in name for word in _BY_VALUES)
+    return any(word in name for word in _RAISES_FOR_VALUES)
 
 
 def _is_within_memory(window: fx.Node) -> bool:
@@ -77,5 +77,5 @@ def _assert_classes(classes: torch.Tensor, count: int = -1) -> None:
     if classes.device.type != "cpu":  # on a GPU the check would wait for the device
         return
     aten._assert_async.msg((classes >= 0).all(), "Class values must be non-negative.")
-    if not isinstance(count, int) or count > 0:  # else the data decide the count, and the call is not traced
+    if not isinstance(count, int) or count > 0:  # a count of -1 depends on the data, and the call is not traced
         aten._assert_async.msg((classes < count).all(), "Class values must be smaller than num_classes.")

@@ -35,14 +35,14 @@ def _in_float(formula: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Wraps `formula`: half types are computed in float32 and rounded once."""
 
     @functools.wraps(formula)
-    def wider(*args: Any, **kwargs: Any) -> Tensor:
+    def in_float32(*args: Any, **kwargs: Any) -> Tensor:
         dtype = next(arg.dtype for arg in args if isinstance(arg, Tensor))
         if dtype.itemsize != 2:
             return formula(*args, **kwargs)
-        wide = (arg.float() if isinstance(arg, Tensor) else arg for arg in args)
-        return formula(*wide, **kwargs).to(dtype)
+        converted = (arg.float() if isinstance(arg, Tensor) else arg for arg in args)
+        return formula(*converted, **kwargs).to(dtype)
 
-    return wider
+    return in_float32
 
 
 def _reduced(loss: Tensor, reduction: int) -> Tensor:
@@ -111,14 +111,14 @@ def _through_gate(open_gate: Tensor, value: Tensor, grad: Tensor) -> Tensor:
 
 @_in_float
 def _elu_backward(grad: Tensor, alpha: float, scale: float, input_scale: float, is_result: bool, x: Tensor) -> Tensor:
-    below = alpha * scale if x.dtype == torch.float64 else _single(_single(alpha) * _single(scale))
+    below = alpha * scale if x.dtype == torch.float64 else _as_float32(_as_float32(alpha) * _as_float32(scale))
     inner = grad * input_scale
     return torch.where(
         x > 0, grad * scale, inner * (x + below) if is_result else inner * below * torch.exp(x * input_scale)
     )
 
 
-def _single(number: float) -> float:
+def _as_float32(number: float) -> float:
     """Rounds `number` to float32."""
     rounded: float = struct.unpack("f", struct.pack("f", number))[0]
     return rounded
@@ -126,7 +126,9 @@ def _single(number: float) -> float:
 
 @_in_float
 def _hardsigmoid_backward(grad: Tensor, x: Tensor) -> Tensor:
-    return torch.where((x > -3) & (x < 3), grad * _single(1 / 6), 0.0)  # the constant is a float32 for doubles as well
+    return torch.where(
+        (x > -3) & (x < 3), grad * _as_float32(1 / 6), 0.0
+    )  # the constant is a float32 for doubles as well
 
 
 @_in_float
@@ -186,28 +188,28 @@ def with_kernel_formula(op: OpOverload, split: Callable[..., Any]) -> Callable[.
     if formula is None and on_cpu is None:
         return split
 
-    def chosen(*args: Any, **kwargs: Any) -> Any:
+    def compute(*args: Any, **kwargs: Any) -> Any:
         tensors = [arg for arg in args if isinstance(arg, Tensor)]
         mixed = len({t.dtype for t in tensors}) > 1
-        mine = on_cpu if formula is None and tensors[0].device.type == "cpu" else formula
-        return (split if mixed or mine is None else mine)(*args, **kwargs)
+        formula_for_device = on_cpu if formula is None and tensors[0].device.type == "cpu" else formula
+        return (split if mixed or formula_for_device is None else formula_for_device)(*args, **kwargs)
 
-    return chosen
+    return compute
 
 
 _UNARY = "abs acos asin atan ceil cos cosh erf erfc exp expm1 floor frac lgamma log log10 log1p log2 neg reciprocal"
 _UNARY += " round rsqrt sigmoid sign sin sinh sqrt tan tanh trunc zero clone"
 _BINARY = "add sub mul div clamp_max clamp_min pow copy lerp"
-# Operations whose single-tensor form has another name; `_SCALED`: its last argument is a keyword.
-_CALLED = {"maximum": "clamp_min", "minimum": "clamp_max"}
+# Operations whose method has another name, and operations whose method takes the last argument as a keyword.
+_RENAMED = {"maximum": "clamp_min", "minimum": "clamp_max"}
 _SCALED = {"addcdiv", "addcmul"}
-_NAMES = {**{name: name for name in [*_UNARY.split(), *_BINARY.split(), *_SCALED]}, **_CALLED}
+_NAMES = {**{name: name for name in [*_UNARY.split(), *_BINARY.split(), *_SCALED]}, **_RENAMED}
 
 
 def foreach_table() -> dict[OpOverload, Callable[..., Any]]:
     """Maps each overload on lists to a function that computes the same tensor by tensor."""
     operators = (op for name in _NAMES for op in foreach_operators(name))
-    return {op: functools.partial(_one_by_one, op) for op in operators if hasattr(torch.Tensor, _method(op))}
+    return {op: functools.partial(_per_tensor, op) for op in operators if hasattr(torch.Tensor, _method(op))}
 
 
 def _method(op: OpOverload) -> str:
@@ -216,23 +218,23 @@ def _method(op: OpOverload) -> str:
     return _NAMES[name.removesuffix("_")] + "_" * name.endswith("_")
 
 
-def _one_by_one(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
+def _per_tensor(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
     method = _method(op)
     scaled = len(args) > 3 and method.rstrip("_") in _SCALED
     if scaled and isinstance(args[3], torch.Tensor):
         return NotImplemented  # the numbers are in a tensor, which would have to be read
     count = max(len(arg) for arg in args if isinstance(arg, (list, tuple)))
     rows = zip(*(arg if isinstance(arg, (list, tuple)) else [arg] * count for arg in args))
-    results = [_one(method, row, kwargs, scaled=scaled) for row in rows]
+    results = [_single_tensor_call(method, row, kwargs, scaled=scaled) for row in rows]
     return None if method.endswith("_") else results
 
 
-def _one(method: str, args: Sequence[Any], kwargs: dict[str, Any], *, scaled: bool) -> Any:
+def _single_tensor_call(method: str, args: Sequence[Any], kwargs: dict[str, Any], *, scaled: bool) -> Any:
     if not isinstance(args[0], torch.Tensor):
         return torch.pow(*args)
     if scaled:
         args, kwargs = args[:3], {**kwargs, "value": args[3]}
-    if method.endswith("_"):  # writes inside a decomposition are not counted otherwise
+    if method.endswith("_"):  # torch does not count writes inside a decomposition
         torch.autograd.graph.increment_version(args[0])
     return getattr(args[0], method)(*args[1:], **kwargs)
 
@@ -299,13 +301,15 @@ def decomposition_table(keep: Collection[OpOverload] = ()) -> dict[OpOverload, C
 def _full_table() -> dict[OpOverload, Callable[..., Any]]:
     """Returns the table from which `decomposition_table` selects.
 
-    Cached: finding torch's functions takes longer than tracing a small graph.
+    Cached, because finding torch's functions takes longer than tracing a small graph.
     """
     packets = [getattr(aten, name) for name in SPLIT.split()]
     table = compat.get_decompositions(packets)
     for op in (aten.native_batch_norm_backward.default, aten.native_group_norm_backward.default):
-        table[op] = _laid_out_as_input(table[op])
-    table[aten.native_batch_norm_backward.default] = _unless_half_steps(table[aten.native_batch_norm_backward.default])
+        table[op] = _in_layout_of_input(table[op])
+    table[aten.native_batch_norm_backward.default] = _unless_strided_half(
+        table[aten.native_batch_norm_backward.default]
+    )
     table |= dict.fromkeys((aten.nll_loss_backward.default, aten.nll_loss2d_backward.default), nll_loss_backward)
     for op in (getattr(aten, name).default for name in ROW_MAJOR.split()):
         table[op] = _row_major(table[op])
@@ -317,10 +321,10 @@ def _full_table() -> dict[OpOverload, Callable[..., Any]]:
         op = getattr(aten, name).default
         parts[op] = _unless_half(parts[op])
     for op in (aten.nll_loss_forward.default, aten.nll_loss2d_forward.default):
-        parts[op] = _unless_unchecked(parts[op])
+        parts[op] = _unless_errors_are_lost(parts[op])
     for op in parts:
         if "_backward" in op.overloadpacket.__name__:
-            parts[op] = _if_of_autograd(op.overloadpacket.__name__, parts[op])
+            parts[op] = _if_autograd_dtypes(op.overloadpacket.__name__, parts[op])
     return marking(parts | foreach_table())
 
 
@@ -330,15 +334,15 @@ def _copying(split: Callable[..., Any]) -> Callable[..., Any]:
     def copying(*args: Any, **kwargs: Any) -> Any:
         arguments = {id(arg) for arg in args if isinstance(arg, torch.Tensor)}
 
-        def own(result: Any) -> Any:
+        def copy_if_argument(result: Any) -> Any:
             return result.clone() if id(result) in arguments else result
 
-        return map_aggregate(split(*args, **kwargs), own)
+        return map_aggregate(split(*args, **kwargs), copy_if_argument)
 
     return copying
 
 
-def _laid_out_as_input(split: Callable[..., Any]) -> Callable[..., Any]:
+def _in_layout_of_input(split: Callable[..., Any]) -> Callable[..., Any]:
     """Wraps `split` to lay out the gradient of the input, the first result, as CPU kernels do: channels last if the
     input is.
 
@@ -394,7 +398,7 @@ def _unless_half(split: Callable[..., Any]) -> Callable[..., Any]:
     return decide
 
 
-def _unless_unchecked(split: Callable[..., Any]) -> Callable[..., Any]:
+def _unless_errors_are_lost(split: Callable[..., Any]) -> Callable[..., Any]:
     """Wraps `split` to keep a loss over classes whole if there are no classes, or if the class dimension has stride 0.
 
     In both cases no generated kernel indexes by the targets, so no kernel would raise the loss's error.
@@ -407,23 +411,23 @@ def _unless_unchecked(split: Callable[..., Any]) -> Callable[..., Any]:
     return decide
 
 
-def _unless_half_steps(split: Callable[..., Any]) -> Callable[..., Any]:
+def _unless_strided_half(split: Callable[..., Any]) -> Callable[..., Any]:
     """Wraps `split` to keep half types on a CPU whole if they are not dense: a different kernel rounds intermediate
     results."""
     formats = {4: torch.channels_last, 5: torch.channels_last_3d}
 
     def decide(grad: torch.Tensor, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        def in_order(t: torch.Tensor) -> bool:
+        def is_dense(t: torch.Tensor) -> bool:
             last = formats.get(t.dim())
             return t.is_contiguous() or (last is not None and t.is_contiguous(memory_format=last))
 
-        steps = x.device.type == "cpu" and x.dtype.itemsize == 2 and not (in_order(x) and in_order(grad))
-        return NotImplemented if steps else split(grad, x, *args, **kwargs)
+        is_strided_half = x.device.type == "cpu" and x.dtype.itemsize == 2 and not (is_dense(x) and is_dense(grad))
+        return NotImplemented if is_strided_half else split(grad, x, *args, **kwargs)
 
     return decide
 
 
-def _if_of_autograd(name: str, split: Callable[..., Any]) -> Callable[..., Any]:
+def _if_autograd_dtypes(name: str, split: Callable[..., Any]) -> Callable[..., Any]:
     """Wraps `split` to keep a gradient whole if autograd never uses its dtypes.
 
     Torch's kernels refuse such dtypes or return another dtype than the parts would, and fake tensors report other

@@ -49,8 +49,8 @@ class NoFallbackOp(Exception):
 class Operation:
     """A call of `function`, as a function of the tensors among its arguments, under the settings at construction.
 
-    With `takes_numbers`, the symbolic numbers among the arguments are parameters too, after the tensors, the last one
-    first.
+    With `takes_numbers`, the symbolic numbers among the arguments are parameters too: they follow the tensors, in
+    reverse order.
     """
 
     def __init__(
@@ -60,11 +60,11 @@ class Operation:
         #: The same computation without writes to the arguments, for an in-place method; else None.
         self.without_writes = _without_writes(function)
         self.takes_numbers = takes_numbers
-        #: The tensor arguments, then `numbers` reversed, are the parameters; "parameter i" counts them.
-        self.given: list[torch.Tensor] = []
+        #: The tensor arguments. The parameters are these tensors, then `numbers` in reverse order.
+        self.tensors: list[torch.Tensor] = []
         self.numbers: list[Any] = []
         #: (args, kwargs) with a slot in place of each parameter.
-        self.arguments = map_aggregate((args, kwargs), self._taken)
+        self.arguments = map_aggregate((args, kwargs), self._as_parameter)
         #: The result of the last run with a slot in place of each tensor.
         self.structure: Any = None
         self.settings = settings()
@@ -76,27 +76,27 @@ class Operation:
         self.constant: frozenset[int] = frozenset()
         #: Positions of results that autograd saves; derivatives receive these results.
         self.saved_results: tuple[int, ...] = ()
-        self.requires_grad = tuple(value.requires_grad for value in self.given) + (False,) * len(self.numbers)
-        self.__name__ = _names(function)[-1]
+        self.requires_grad = tuple(value.requires_grad for value in self.tensors) + (False,) * len(self.numbers)
+        self.__name__ = _names_of(function)[-1]
 
     @property
     def key(self) -> str:
         """Returns a text that is equal for operations with the same function, arguments and settings."""
-        return repr((key_of_whole(self.function) or _names(self.function), self.arguments, self.settings))
+        return repr((key_of_whole(self.function) or _names_of(self.function), self.arguments, self.settings))
 
     def __repr__(self) -> str:
         return self.__name__
 
-    def _taken(self, value: Any) -> Any:
+    def _as_parameter(self, value: Any) -> Any:
         if is_symbolic(value):
             if self.takes_numbers:
                 self.numbers.append(value)
                 return _Slot(-len(self.numbers))
-            raise NoFallbackOp(f"it is given {value}, which differs from call to call")
+            raise NoFallbackOp(f"its argument {value} differs from call to call")
         if not isinstance(value, torch.Tensor):
             return value
-        self.given.append(value)
-        return _Slot(len(self.given) - 1)
+        self.tensors.append(value)
+        return _Slot(len(self.tensors) - 1)
 
     def run(self, values: Sequence[Any], function: Callable[..., Any] | None = None) -> list[torch.Tensor]:
         """Returns the result tensors for `values`, and may write to `values`. `function` replaces the operation's
@@ -107,16 +107,16 @@ class Operation:
         tensors = (value for value in values if isinstance(value, torch.Tensor) and self.takes_numbers)
         memories = set(map(compat.memory_of, tensors))
 
-        def taken(value: Any) -> Any:
+        def as_result(value: Any) -> Any:
             if not isinstance(value, torch.Tensor):
                 return value
             results.append(value.clone() if memories and compat.memory_of(value) in memories else value)
             return _Slot(len(results) - 1)
 
-        self.structure = map_aggregate((function or self.function)(*args, **kwargs), taken)
+        self.structure = map_aggregate((function or self.function)(*args, **kwargs), as_result)
         return results
 
-    def examine(self) -> None:
+    def analyze(self) -> None:
         """Records the written parameters, the parameters that no derivative reads, and the results that
         autograd saves."""
         tracer = _tracer()
@@ -128,7 +128,7 @@ class Operation:
             return value
 
         with torch.enable_grad(), saved_tensors_hooks(pack, lambda value: value):
-            inputs = [_input(value.detach(), _is_differentiable(value)) for value in self.given]
+            inputs = [_input(value.detach(), _is_differentiable(value)) for value in self.tensors]
             copies = [value.clone() for value in inputs]
             results = self.run(copies)
         if any(is_random(node) for node in tracer.graph.nodes if node not in before):
@@ -139,14 +139,14 @@ class Operation:
         saved_nodes = {tracer.unwrap_proxy(value).node for value in saved}
         read = ancestors(saved_nodes)
         self.unread = frozenset(i for i, value in enumerate(inputs) if tracer.unwrap_proxy(value).node not in read)
-        settled = self.unread.union(self.written)  # autograd saves a copy of a written parameter
-        if all(i in settled or tracer.unwrap_proxy(copy).node in saved_nodes for i, copy in enumerate(copies)):
+        needs_no_saving = self.unread.union(self.written)  # autograd saves a copy of a written parameter
+        if all(i in needs_no_saving or tracer.unwrap_proxy(copy).node in saved_nodes for i, copy in enumerate(copies)):
             self.saved_results = tuple(
                 i for i, value in enumerate(results) if tracer.unwrap_proxy(value).node in saved_nodes
             )
 
     def trace(self, targets: Tensors, values: Tensors) -> list[torch.Tensor]:
-        """Returns the results of `run` while its operations are traced; `targets` are the written tensors."""
+        """Returns the results of `run` on `values`, traced. `targets` are the tensors that the operation writes to."""
         if self.takes_numbers:
             results = _one_node(self, values)
             if len(results) > 1:
@@ -178,14 +178,16 @@ class Operation:
 class Gradients:
     """The gradients of `function` by its `wanted` parameters, as a single call.
 
-    The call takes all parameters of `function`, then the results that `function` saves, then the gradients of the
-    results for which `given` is true. For parameters in `unread` only the layout matters.
+    The call takes all parameters of `function`, then the results that `function` saves, then the tangents of the
+    results for which `has_tangent` is true. For parameters in `unread` only the layout matters.
     """
 
-    def __init__(self, function: Operation | Gradients, wanted: tuple[bool, ...], given: tuple[bool, ...]) -> None:
+    def __init__(
+        self, function: Operation | Gradients, wanted: tuple[bool, ...], has_tangent: tuple[bool, ...]
+    ) -> None:
         self.function = function
         self.wanted = wanted
-        self.given = given
+        self.has_tangent = has_tangent
         self.written: dict[int, int] = {}
         self.unread: frozenset[int] = function.unread
         self.saved_results: tuple[int, ...] = ()
@@ -194,7 +196,7 @@ class Gradients:
     @property
     def key(self) -> str:
         """Returns a text as `Operation.key` does."""
-        return f"{self.__name__} {self.wanted} {self.given} {self.function.key}"
+        return f"{self.__name__} {self.wanted} {self.has_tangent} {self.function.key}"
 
     def __repr__(self) -> str:
         return self.__name__
@@ -206,32 +208,31 @@ class Gradients:
     def __call__(self, *values: Any) -> tuple[torch.Tensor, ...]:
         """Returns the gradients; they are differentiable if the grad mode is on."""
         count = len(self.wanted)
-        first = count + len(self.function.saved_results)
-        arguments, saved_results, gradients = values[:count], values[count:first], values[first:]
+        first_tangent = count + len(self.function.saved_results)
+        arguments, saved_results, tangents = values[:count], values[count:first_tangent], values[first_tangent:]
         if any(isinstance(value, FakeTensor) for value in values):
             return tuple(torch.empty_like(value) for value, wanted in zip(arguments, self.wanted) if wanted)
-        return self._computed(arguments, saved_results, gradients, torch.is_grad_enabled())
+        return self._computed(arguments, saved_results, tangents, torch.is_grad_enabled())
 
     def _computed(
-        self, arguments: Sequence[Any], saved_results: Tensors, gradients: Tensors, create_graph: bool
+        self, arguments: Sequence[Any], saved_results: Tensors, tangents: Tensors, create_graph: bool
     ) -> tuple[torch.Tensor, ...]:
         """Returns the gradients; they are differentiable if `create_graph`."""
         with torch.enable_grad():
             inputs = [_input(value, wanted) for value, wanted in zip(arguments, self.wanted)]
-            edges = [edge for edge, given in zip(self._results(inputs, saved_results), self.given) if given]
+            edges = [edge for edge, present in zip(self._edges(inputs, saved_results), self.has_tangent) if present]
             sources = [value for value, wanted in zip(inputs, self.wanted) if wanted]
-            flows = [(edge, gradient) for edge, gradient in zip(edges, gradients) if edge is not None]
-            targets, tangents = zip(*flows) if flows else ((), ())
-            found_gradients = torch.autograd.grad(
-                targets, sources, tangents, create_graph=create_graph, allow_unused=True
-            )
+            pairs = [(edge, tangent) for edge, tangent in zip(edges, tangents) if edge is not None]
+            targets, tangents = zip(*pairs) if pairs else ((), ())
+            gradients = torch.autograd.grad(targets, sources, tangents, create_graph=create_graph, allow_unused=True)
         return tuple(
             torch.zeros_like(value) if gradient is None else gradient if create_graph else _like(value, gradient)
-            for value, gradient in zip(sources, found_gradients)
+            for value, gradient in zip(sources, gradients)
         )
 
-    def _results(self, inputs: Sequence[Any], saved_results: Tensors) -> list[GradientEdge | None]:
-        """Returns the edges at which gradients of the results enter. Received results replace recomputed ones."""
+    def _edges(self, inputs: Sequence[Any], saved_results: Tensors) -> list[GradientEdge | None]:
+        """Returns the edges of the results; None for a result without a gradient. `saved_results` replace the
+        recomputed results among the saved tensors."""
         cells: list[list[torch.Tensor]] = []
 
         def pack(value: torch.Tensor) -> list[torch.Tensor]:
@@ -280,7 +281,7 @@ class _FallbackOp(torch.autograd.Function):
         wanted = ctx.needs_input_grad[-len(values) :]
         present_tangents = [tangent for tangent in tangents if tangent is not None]
         function = Gradients(ctx.function, wanted, tuple(tangent is not None for tangent in tangents))
-        gradients = _applied(function, (), [*values, *saved_results, *present_tangents])
+        gradients = _apply(function, (), [*values, *saved_results, *present_tangents])
         node: Any = gradients[0].grad_fn if gradients else None
         if node is not None:
             node.metadata[EXTRA_EDGES] = [(ctx, i) for i in ctx.function.saved_results]
@@ -300,7 +301,7 @@ def _one_node(function: Operation | Gradients, values: Sequence[Any]) -> list[to
     return results
 
 
-def _applied(function: Operation | Gradients, targets: Tensors, values: Sequence[Any]) -> tuple[torch.Tensor, ...]:
+def _apply(function: Operation | Gradients, targets: Tensors, values: Sequence[Any]) -> tuple[torch.Tensor, ...]:
     results: tuple[torch.Tensor, ...] = _FallbackOp.apply(function, len(targets), *targets, *values)  # type: ignore[no-untyped-call]
     return results
 
@@ -311,10 +312,10 @@ def run_as_fallback_op(function: Callable[..., Any], args: tuple[Any, ...], kwar
     Raises NoFallbackOp if the second run would differ.
     """
     operation = Operation(function, args, kwargs)
-    operation.examine()
-    given, operation.given = operation.given, []
-    values = [value.clone() if i in operation.written else value for i, value in enumerate(given)]
-    results = _applied(operation, [given[i] for i in operation.written], values)
+    operation.analyze()
+    tensors, operation.tensors = operation.tensors, []
+    values = [value.clone() if i in operation.written else value for i, value in enumerate(tensors)]
+    results = _apply(operation, [tensors[i] for i in operation.written], values)
     return _filled(operation.structure, results)
 
 
@@ -324,9 +325,9 @@ def run_with_numbers(function: Callable[..., Any], args: tuple[Any, ...], kwargs
     The function must not write to tensors, must not draw random numbers, and must return each tensor once.
     """
     operation = Operation(function, args, kwargs, takes_numbers=True)
-    given, operation.given = operation.given, []
+    tensors, operation.tensors = operation.tensors, []
     numbers, operation.numbers = operation.numbers[::-1], []
-    results = _applied(operation, (), [*given, *numbers])
+    results = _apply(operation, (), [*tensors, *numbers])
     return _filled(operation.structure, results)
 
 
@@ -348,10 +349,10 @@ def _without_writes(function: Any) -> Any:
     return method(name) if function.args == (f"{name}_",) and hasattr(torch.Tensor, name) else None
 
 
-def _names(function: Any) -> list[str]:
+def _names_of(function: Any) -> list[str]:
     """Returns the name of a function; for a partial, also the names of the called function and of its arguments."""
     if isinstance(function, functools.partial):
-        return [name for part in (function.func, *function.args) for name in _names(part)]
+        return [name for part in (function.func, *function.args) for name in _names_of(part)]
     if isinstance(function, OpOverload):
         return [str(function)]
     return [str(getattr(function, "__name__", function))]

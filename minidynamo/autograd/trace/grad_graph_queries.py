@@ -36,7 +36,7 @@ def reachable_functions(targets: Iterable[torch.Tensor]) -> list[torch.autograd.
         function = pending.pop()
         if function is not None and function not in functions:
             functions[function] = None
-            pending += [after for after, _ in function.next_functions]
+            pending += [following for following, _ in function.next_functions]
     return list(functions)
 
 
@@ -44,7 +44,7 @@ def used_results(function: torch.autograd.graph.Node, targets: list[torch.Tensor
     """Returns the numbers of the results of `function`'s operation that `targets` depend on."""
     edges = [(target.grad_fn, target.output_nr) for target in targets]
     edges += (edge for reached in reachable_functions(targets) for edge in reached.next_functions)
-    return {number for after, number in edges if after == function}
+    return {number for following, number in edges if following == function}
 
 
 def eager_nodes(
@@ -58,28 +58,29 @@ def eager_nodes(
     frees = _freed_with(targets) if len(targets) > 1 else ((0,) if is_freed else (),)
     inputs = _direct_inputs(targets, watchable)
     saved = [_edge(target) in map(_edge, _saved_by(target.grad_fn)) for target in targets]
-    nodes = (Node(inputs=one, frees=gone, is_saved=kept) for one, gone, kept in zip(inputs, frees, saved, strict=True))
+    nodes = (Node(inputs=i, frees=f, is_saved=s) for i, f, s in zip(inputs, frees, saved, strict=True))
     return (*nodes, *(Node(output=output) for output in views))
 
 
 def _freed_with(targets: Sequence[torch.Tensor]) -> tuple[tuple[int, ...], ...]:
     """Returns, per target, the targets that share a gradient function with freeable saved tensors."""
     saving = {f for f in reachable_functions(targets) if compat.runs_once(f) or _saved_by(f)}
-    reached = [saving.intersection(reachable_functions([target])) for target in targets]
-    return tuple(tuple(k for k, others in enumerate(reached) if not own.isdisjoint(others)) for own in reached)
+    by_target = [saving.intersection(reachable_functions([target])) for target in targets]
+    return tuple(tuple(k for k, other in enumerate(by_target) if not own.isdisjoint(other)) for own in by_target)
 
 
 def _direct_inputs(targets: Sequence[torch.Tensor], watchable: Sequence[torch.Tensor]) -> list[tuple[int, ...]]:
-    """Returns, per target, the values of `watchable` that the target is computed from with no other target between."""
+    """Returns, per target, the positions in `watchable` of the values that the target is computed from directly: on
+    the path is no other target."""
     if len(watchable) < 2:
         return [()] * len(targets)
     functions = reachable_functions(watchable)  # kept alive until all edges are compared
     positions: dict[Any, int] = {}
     for position, value in enumerate(watchable):
         positions.setdefault(_edge(value), position)
-    found = [_nearest_places(target.grad_fn, positions, len(targets)) for target in targets]
+    nearest = [_nearest_positions(target.grad_fn, positions, len(targets)) for target in targets]
     del functions
-    return [tuple(sorted(met - {i})) for i, met in enumerate(found)]
+    return [tuple(sorted(values - {i})) for i, values in enumerate(nearest)]
 
 
 def nearest_view(view: torch.Tensor, others: Mapping[int, torch.Tensor], base: torch.Tensor) -> int | None:
@@ -100,8 +101,8 @@ def nearest_view(view: torch.Tensor, others: Mapping[int, torch.Tensor], base: t
 def _saved_by(function: torch.autograd.graph.Node | None) -> list[torch.Tensor]:
     if function is None:
         return []
-    of_the_user: Any = getattr(function, "saved_tensors", ())
-    return [*compat.saved_by(function), *(value for value in of_the_user if value is not None)]
+    by_user: Any = getattr(function, "saved_tensors", ())
+    return [*compat.saved_by(function), *(value for value in by_user if value is not None)]
 
 
 def _edge(value: torch.Tensor) -> tuple[torch.autograd.graph.Node | None, int]:
@@ -128,9 +129,12 @@ def reached_results(
     return tuple(map(reached, values))
 
 
-def _nearest_places(function: torch.autograd.graph.Node | None, positions: Mapping[Any, int], targets: int) -> set[int]:
-    """Returns the numbers of the edges in `positions` that lie on paths from a gradient function; each path ends at the
-    first target. Numbers below `targets` are targets.
+def _nearest_positions(
+    function: torch.autograd.graph.Node | None, positions: Mapping[Any, int], targets: int
+) -> set[int]:
+    """Returns the positions of the edges on paths from a gradient function; each path ends at the first target.
+
+    `positions` has the position of each edge; positions below `targets` are targets.
     """
     nearest: set[int] = set()
     seen: set[torch.autograd.graph.Node | None] = {None}
@@ -222,11 +226,11 @@ def recording_leaf_order(leaves: Mapping[int, torch.Tensor]) -> list[int]:
     """Returns a list to which each leaf's key is appended when a backward reaches the leaf."""
     arrived: list[int] = []
 
-    def note(number: int) -> Callable[[torch.Tensor], None]:
+    def append(number: int) -> Callable[[torch.Tensor], None]:
         return lambda _: arrived.append(number)
 
     for number, leaf in leaves.items():
-        register(leaf.register_hook, note(number))
+        register(leaf.register_hook, append(number))
     return arrived
 
 

@@ -24,7 +24,7 @@ from torch.fx.experimental.proxy_tensor import (
 from minidynamo import compat
 from minidynamo.autograd.graph.inputs import InputLayout
 from minidynamo.autograd.graph.mutation import write_undeclared_outputs
-from minidynamo.autograd.graph.numbers import is_empty, is_symbolic, known
+from minidynamo.autograd.graph.numbers import is_empty, is_symbolic, simplified
 from minidynamo.autograd.graph.provenance import LocatingInterpreter, LocationRecorder, line_of_node
 from minidynamo.autograd.graph.signature import NO_GRAPH, Edge, Node, NodeGraph
 from minidynamo.autograd.trace import scalar_arguments
@@ -137,15 +137,15 @@ class _Untraceable(Exception):
         self.error = error
 
 
-_LOOKS_INTO_DATA = (compat.DataDependentOutput, compat.DynamicOutputShape)
+_READS_DATA = (compat.DataDependentOutput, compat.DynamicOutputShape)
 
 
 class _WriteToLeaf(Exception):
     """The program writes to an input that is not a leaf for the user, but was traced as a leaf."""
 
 
-Given: TypeAlias = tuple[bool | None, ...]
-"""One entry per differentiated value: None if autograd passes no gradient for the value, else whether that gradient can
+TangentKinds: TypeAlias = tuple[bool | None, ...]
+"""The tangents of one order. One entry per differentiated value: None without a tangent, else whether the tangent can
 be differentiated."""
 
 
@@ -154,7 +154,7 @@ def trace_joint(
     layout: InputLayout,
     flat: Sequence[Any],
     decompositions: dict[OpOverload, Callable[..., Any]],
-    orders: Sequence[Given] = (),
+    orders: Sequence[TangentKinds] = (),
     inputs: Sequence[int] = (),
 ) -> Trace:
     """Traces `gm` on the fake values `flat`, and its gradients if any result requires grad.
@@ -170,12 +170,11 @@ def trace_joint(
         add_shape_env(mode)
     try:
         leaves = {i: value.is_leaf for i, value in enumerate(flat) if isinstance(value, torch.Tensor)}
-        flat = [_as_fake(mode, known(value)) for value in flat]
+        flat = [_as_fake(mode, simplified(value)) for value in flat]
         attempt = functools.partial(_trace_once, gm, layout, flat, mode, leaves, decompositions, orders, inputs)
         # Anomaly mode would search for NaN in gradients without data. Under saved-tensor hooks autograd does not
         # notice writes to saved tensors.
-        quiet = compat.without_fake_tensor_log()
-        with quiet, torch.autograd.set_detect_anomaly(False), compat.no_saved_tensor_hooks():
+        with compat.without_fake_tensor_log(), torch.autograd.set_detect_anomaly(False), compat.no_saved_tensor_hooks():
             return _trace_with_calls(attempt, mode)
     except MinidynamoError:
         raise
@@ -229,7 +228,7 @@ def _trace_once(
     mode: FakeTensorMode,
     leaves: dict[int, bool],
     decompositions: dict[OpOverload, Callable[..., Any]],
-    orders: Sequence[Given],
+    orders: Sequence[TangentKinds],
     inputs: Sequence[int],
     fallback_nodes: Collection[fx.Node],
 ) -> Trace:
@@ -243,8 +242,8 @@ def _trace_once(
 def mode_of(gm: fx.GraphModule, values: Sequence[Any]) -> FakeTensorMode:
     """Returns the fake mode of the values that a graph is traced on; a new mode if the values have none."""
     candidates = [*values, *(node.meta.get("example_value") for node in gm.graph.nodes)]
-    known = next((value.fake_mode for value in candidates if isinstance(value, FakeTensor)), None)
-    return known or fake_mode.FakeTensorMode()
+    mode = next((value.fake_mode for value in candidates if isinstance(value, FakeTensor)), None)
+    return mode or fake_mode.FakeTensorMode()
 
 
 class _Tracing:
@@ -257,7 +256,7 @@ class _Tracing:
         flat: Sequence[Any],
         mode: FakeTensorMode,
         leaves: dict[int, bool],
-        orders: Sequence[Given],
+        orders: Sequence[TangentKinds],
         inputs: Sequence[int],
         fallback_nodes: Collection[fx.Node],
         copy_inputs: bool,
@@ -289,7 +288,7 @@ class _Tracing:
         trace.owner, trace.graph = traced, traced.graph
         _drop_known_numbers(traced.graph)
         if any(is_switch(node.target) for node in self.gm.graph.nodes):
-            _name_defaults(traced.graph)
+            _write_defaults(traced.graph)
         placeholders = [node for node in traced.graph.nodes if node.op == "placeholder"]
         trace.primals = dict(zip(self.tensors, placeholders))
         trace.numbers = dict(zip(self.numbers, placeholders[len(self.tensors) :]))
@@ -309,13 +308,14 @@ class _Tracing:
     def run_gradients(
         self, targets: list[torch.Tensor], sources: Mapping[int, torch.Tensor], nodes: Sequence[Node]
     ) -> tuple[list[torch.Tensor | None], list[torch.Tensor | None]]:
-        """Returns the gradients of `sources`, and of the nodes that targets are computed from; records where each comes
-        from."""
+        """Returns the gradients of `sources`, and the total gradients of the nodes that targets are computed from;
+        records the edges of the graph."""
         watched = {number: self.watchable[number] for number in sorted({i for node in nodes for i in node.inputs})}
         self.result.result_gradients = dict.fromkeys(watched)
         leaf_order = [] if self.orders else recording_leaf_order(sources)
-        found = self.run_backward(targets, list(sources.values()))
-        gradients, result_gradients = found[: len(found) - len(watched)], found[len(found) - len(watched) :]
+        all_gradients = self.run_backward(targets, list(sources.values()))
+        count = len(all_gradients) - len(watched)
+        gradients, result_gradients = all_gradients[:count], all_gradients[count:]
         if self.orders:
             self.result.gradients = dict.fromkeys(sources)
             return gradients, []
@@ -362,26 +362,26 @@ class _Tracing:
             self.result.write_counts = {i: inputs[i]._version - count for i, count in versions.items()}
             self.result.outputs, alias_sets = classify(outputs, inputs, lines)
             self.result.alias_sets = alias_sets
-            between, self.result.intermediates = find_sources(outputs, self.result.outputs, alias_sets, inputs)
-            targets = [*mutated.values(), *(f.root for f in alias_sets if f.requires_grad and f.root is not None)]
+            intermediates, self.result.intermediates = find_sources(outputs, self.result.outputs, alias_sets, inputs)
+            targets = [*mutated.values(), *(s.root for s in alias_sets if s.requires_grad and s.root is not None)]
             sources = {i: leaf for i, leaf in wanted.items() if leaf.requires_grad} if targets else {}
             functions = reachable_functions(targets)
             views = _views(outputs, self.result.outputs) if sources else {}
             self.watchable = [*targets, *views.values()]
-            watchable, frees = self.watchable if sources else [], any(map(compat.runs_once, functions))
-            nodes = () if self.orders or not targets else eager_nodes(targets, views, watchable, frees)
-            kept = [] if self.orders else _kept_for_derivatives(functions)
+            watchable, is_freed = self.watchable if sources else [], any(map(compat.runs_once, functions))
+            nodes = () if self.orders or not targets else eager_nodes(targets, views, watchable, is_freed)
+            saved_for_derivatives = [] if self.orders else _saved_for_derivatives(functions)
             with compat.without_autocast():  # autocast applies to forward only
                 gradients, result_gradients = self.run_gradients(targets, sources, nodes)
             recorder.end()
         self.result.mutated_with_grad = dict.fromkeys(mutated)
         self.result.requires_grad = {i: value.requires_grad for i, value in inputs.items()}
         return (
-            [*outputs, *between],
-            [f.root for f in alias_sets],
+            [*outputs, *intermediates],
+            [alias_set.root for alias_set in alias_sets],
             list(mutated.values()),
             gradients,
-            kept,
+            saved_for_derivatives,
             result_gradients,
         )
 
@@ -409,31 +409,36 @@ class _Tracing:
         results: list[torch.Tensor | None] = [*targets]
         slots: list[torch.Tensor | None] = [*sources, *(self.watchable[i] for i in self.result.result_gradients)]
         with _no_autocast():
-            for order, given in enumerate(self.orders or [(False,) * len(targets)] * bool(targets)):
-                tangents = self.tangents(order, results, given)
+            for order, kinds in enumerate(self.orders or [(False,) * len(targets)] * bool(targets)):
+                tangents = self.tangents(order, results, kinds)
                 targets_in_order = {i: value for i, value in enumerate(results) if i in tangents and value is not None}
                 results = self.differentiated(
                     list(targets_in_order.values()), slots, list(tangents.values()), first=order == 0
                 )
-                slots += [tangents[i] if differs and i in tangents else None for i, differs in enumerate(given)]
+                slots += [
+                    tangents[i] if is_differentiable and i in tangents else None
+                    for i, is_differentiable in enumerate(kinds)
+                ]
         derivatives = results[: len(results) - len(self.result.result_gradients)]
         self.result.differentiable = tuple(value is not None and value.requires_grad for value in derivatives)
         if self.orders:
             self.result.reached_results = reached_results(derivatives, self.watchable)
             present = {i: slot for i, slot in enumerate(slots) if slot is not None}
             computed = [i for i, value in enumerate(derivatives) if value is not None]
-            found = leaves_reached([value for value in derivatives if value is not None], present)
+            reached = leaves_reached([value for value in derivatives if value is not None], present)
             # If nothing is reached, the results of a `once_differentiable` function only lead to an error.
-            everywhere = {} if any(found.values()) else dict.fromkeys(present, tuple(computed))
+            everywhere = {} if any(reached.values()) else dict.fromkeys(present, tuple(computed))
             self.result.reaching_derivatives = everywhere or {
-                i: tuple(computed[k] for k in values) for i, values in found.items()
+                i: tuple(computed[k] for k in values) for i, values in reached.items()
             }
         return results
 
-    def tangents(self, order: int, targets: Sequence[torch.Tensor | None], given: Given) -> dict[int, torch.Tensor]:
-        """Returns the gradients from autograd for one order, by the position of the differentiated value."""
+    def tangents(
+        self, order: int, targets: Sequence[torch.Tensor | None], kinds: TangentKinds
+    ) -> dict[int, torch.Tensor]:
+        """Creates the tangents of one order, by the position of the differentiated value."""
         by_position = {}
-        for i, (target, differentiable) in enumerate(zip(targets, given, strict=True)):
+        for i, (target, differentiable) in enumerate(zip(targets, kinds, strict=True)):
             if target is not None and differentiable is not None and (order == 0 or target.requires_grad):
                 self.result.tangent_targets.append((order, i))
                 by_position[i] = self.tangent(f"{order}_{i}" if order else f"{i}", target, differentiable)
@@ -461,8 +466,8 @@ class _Tracing:
                 torch.autograd.grad(targets, sources, tangents, retain_graph, create_graph, allow_unused=True)
             )
         except Exception as error:
-            # Eager may raise the other errors of a first derivative as well, for an overwritten value, for example.
-            if self.recorder.current is None or not (create_graph or isinstance(error, _LOOKS_INTO_DATA)):
+            # Eager may raise any other error of a first derivative as well, for an overwritten value, for example.
+            if self.recorder.current is None or not (create_graph or isinstance(error, _READS_DATA)):
                 raise
             raise _Untraceable({self.recorder.current}, error) from error
         return [None if source is None else next(gradients) for source in slots]
@@ -470,20 +475,20 @@ class _Tracing:
     def refuse_data_dependent_formulas(self, targets: list[torch.Tensor], *, first: bool) -> None:
         """Raises _Untraceable for derivatives that depend on data but trace without an error; the operations become
         fallback ops."""
-        known = self.recorder.known.items()
-        nodes = {maker for function, maker in known if self.depends_on_data(function)}
+        origins = self.recorder.origins.items()
+        nodes = {origin for function, origin in origins if self.depends_on_data(function)}
         if first:  # if the first order is safe, the higher orders are
-            nodes |= {maker for function, maker in known if _may_refuse(function, targets)}
+            nodes |= {origin for function, origin in origins if _may_refuse(function, targets)}
         if nodes - {*self.fallback_nodes}:
             raise _Untraceable(nodes, RuntimeError("a formula is chosen by data"))
 
     def depends_on_data(self, function: torch.autograd.graph.Node) -> bool:
-        """Returns whether a gradient function would choose its formula by data, which is missing here."""
+        """Returns whether a gradient function chooses its formula by data, which fake tensors lack."""
         names = CHOOSES_IN_HIGHER_ORDER if self.orders else CHOOSES_BY_DATA
         return compat.name_of(function) in names and _has_data(compat.saved_by(function))
 
     def tangent(self, name: str, target: torch.Tensor, differentiable: bool) -> torch.Tensor:
-        """Returns a gradient that autograd passes in for `target`."""
+        """Creates the gradient that autograd passes for `target`."""
         with disable_proxy_modes_tracing():
             # Autograd guarantees the shape of the target; the runtime guarantees the strides.
             tangent = torch.empty_like(target.detach()).requires_grad_(differentiable)
@@ -492,13 +497,13 @@ class _Tracing:
         return tangent
 
 
-def _kept_for_derivatives(functions: Iterable[torch.autograd.graph.Node]) -> list[torch.Tensor]:
+def _saved_for_derivatives(functions: Iterable[torch.autograd.graph.Node]) -> list[torch.Tensor]:
     """Returns the saved tensors of functions whose higher derivatives read more saved tensors than backward does:
     matrix decompositions and functions that choose their formula by data."""
-    chosen = [
+    saving = [
         f for f in functions if (name := compat.name_of(f)).startswith("Linalg") or name in CHOOSES_IN_HIGHER_ORDER
     ]
-    return [value for function in chosen for value in compat.saved_by(function)]
+    return [value for function in saving for value in compat.saved_by(function)]
 
 
 def _may_refuse(function: torch.autograd.graph.Node, targets: list[torch.Tensor]) -> bool:
@@ -616,7 +621,7 @@ def _no_autocast() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _blocks_of_autocast(casts_once: bool) -> Iterator[None]:
-    """Makes each autocast block convert a weight once and forget the copy at its end, as outside of a trace.
+    """Lets each autocast block convert a weight once and drop the copy at its end, as outside of a trace.
 
     In a trace the cache is off, and all blocks are nested in a block that keeps the cache.
     """
@@ -635,13 +640,13 @@ def _drop_known_numbers(graph: fx.Graph) -> None:
             graph.erase_node(node)
 
 
-def _name_defaults(graph: fx.Graph) -> None:
-    """Writes dtype and device into calls that create tensors: the program changed the defaults while it ran."""
+def _write_defaults(graph: fx.Graph) -> None:
+    """Writes dtype and device into calls that create tensors: the program changes the defaults while it runs."""
     for node in graph.nodes:
         tensor = node.meta.get("val")
         if not isinstance(node.target, OpOverload) or node.all_input_nodes or not isinstance(tensor, torch.Tensor):
             continue
-        taken = {argument.name for argument in compat.schema_of(node.target).arguments}
+        parameters = {argument.name for argument in compat.schema_of(node.target).arguments}
         defaults = {"dtype": tensor.dtype, "device": tensor.device}
-        if taken >= defaults.keys():
+        if parameters >= defaults.keys():
             node.kwargs = {**defaults, **{name: value for name, value in node.kwargs.items() if value is not None}}

@@ -125,10 +125,10 @@ class _NativeDropout(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
         (mask,) = ctx.saved_tensors
-        return _Kept.apply(gradient, mask, ctx.scale), None  # type: ignore[no-untyped-call]
+        return _ScaleKept.apply(gradient, mask, ctx.scale), None  # type: ignore[no-untyped-call]
 
 
-class _Kept(torch.autograd.Function):
+class _ScaleKept(torch.autograd.Function):
     """Selects and scales the kept elements of a dropout. The derivative applies the same function to gradients."""
 
     @staticmethod
@@ -140,7 +140,7 @@ class _Kept(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
         (mask,) = ctx.saved_tensors
-        return _Kept.apply(gradient, mask, ctx.scale), None, None  # type: ignore[no-untyped-call]
+        return _ScaleKept.apply(gradient, mask, ctx.scale), None, None  # type: ignore[no-untyped-call]
 
 
 def native_dropout(x: Tensor, p: Any) -> Tensor:
@@ -153,8 +153,8 @@ class _BatchNorm(torch.autograd.Function):
     """Batch norm with batch statistics; returns the result, the batch statistics and the new running statistics."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, *more: Any) -> Any:
-        results = BATCH_NORM_OF_NUMBERS(x, weight, bias, *more)
+    def forward(ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, *others: Any) -> Any:
+        results = BATCH_NORM_OF_NUMBERS(x, weight, bias, *others)
         ctx.save_for_backward(x, weight, *results[1:3])
         ctx.mark_non_differentiable(*results[1:])
         return results

@@ -16,7 +16,7 @@ from torch import fx
 
 from minidynamo import compat
 from minidynamo.autograd.graph.graph_builder import same_layout
-from minidynamo.autograd.graph.numbers import is_symbolic, key, known
+from minidynamo.autograd.graph.numbers import is_symbolic, key, simplified
 from minidynamo.autograd.graph.provenance import line_of_node
 from minidynamo.autograd.trace.grad_graph_queries import nearest_view
 from minidynamo.errors import Diagnostic, GraphRefused, UserLocation, located
@@ -77,14 +77,14 @@ def classify(
 
     Raises GraphRefused MD404 for outputs that cannot be made from the results of a single compiled graph.
     """
-    objects = {id(value): i for i, value in inputs.items()}
-    owners = {compat.memory_of(value): i for i, value in inputs.items()}
+    input_by_id = {id(value): i for i, value in inputs.items()}
+    input_by_memory = {compat.memory_of(value): i for i, value in inputs.items()}
     members: dict[Any, list[torch.Tensor]] = {}
     last_lines: dict[Any, UserLocation | None] = {}
     entries = []
     for value, line in itertools.zip_longest(outputs, lines):
         with located(line):
-            entry = _classified(value, objects, owners, inputs)
+            entry = _classified(value, input_by_id, input_by_memory, inputs)
         if entry is None:
             memory = compat.memory_of(value)
             members.setdefault(memory, []).append(value)
@@ -92,33 +92,34 @@ def classify(
             entry = _traced("member", list(members).index(memory), value)
         entries.append(entry)
     alias_sets = []
-    for memory, group in members.items():
+    for memory, tensors in members.items():
         with located(last_lines[memory]):
-            alias_sets.append(_alias_set(group))
+            alias_sets.append(_alias_set(tensors))
     return entries, alias_sets
 
 
 def _classified(
-    value: Any, objects: Mapping[int, int], owners: Mapping[Any, int], inputs: Mapping[int, torch.Tensor]
+    value: Any, input_by_id: Mapping[int, int], input_by_memory: Mapping[Any, int], inputs: Mapping[int, torch.Tensor]
 ) -> TracedOutput | None:
-    """Returns the entry of an output; None for a member of an alias set. `objects` has the positions of inputs by
-    identity, `owners` by memory."""
+    """Returns the entry of an output; None for a member of an alias set."""
     if is_symbolic(value):
         return TracedOutput("number")
     if not isinstance(value, torch.Tensor):
-        return TracedOutput("constant", value=known(value))
-    if id(value) in objects:
-        return TracedOutput("input", objects[id(value)])
+        return TracedOutput("constant", value=simplified(value))
+    if id(value) in input_by_id:
+        return TracedOutput("input", input_by_id[id(value)])
     if not compat.knows_history(value):
-        raise _cannot_rebuild("an output is a view from inside of `no_grad` whose base was written to outside of it")
+        raise _cannot_rebuild(
+            "an output is a view that was made under `no_grad`, and its base was written to outside of `no_grad`"
+        )
     if _is_detached_view(value):
-        raise _cannot_rebuild("an output is a view of one that was made with the grad mode off")
-    owner = objects.get(id(value._base), owners.get(compat.memory_of(value)))
-    if owner is None:
+        raise _cannot_rebuild("an output is a view of a view that was made with the grad mode off")
+    index = input_by_id.get(id(value._base), input_by_memory.get(compat.memory_of(value)))
+    if index is None:
         return None
-    if value.requires_grad and not inputs[owner].requires_grad:
+    if value.requires_grad and not inputs[index].requires_grad:
         raise _cannot_rebuild("an output shares memory with an input, but not its gradient history")
-    return _traced("view", owner, value)
+    return _traced("view", index, value)
 
 
 def find_sources(
@@ -137,20 +138,20 @@ def find_sources(
         entry = entry_of[position]
         if entry.kind not in ("view", "member") or compat.version_of(value) is None:
             continue
-        relatives = {i: values[i] for i, e in enumerate(entry_of) if (e.kind, e.index) == (entry.kind, entry.index)}
-        holder = inputs[entry.index] if entry.kind == "view" else alias_sets[entry.index].root
-        if value is holder:
+        same_memory = {i: values[i] for i, e in enumerate(entry_of) if (e.kind, e.index) == (entry.kind, entry.index)}
+        owner = inputs[entry.index] if entry.kind == "view" else alias_sets[entry.index].root
+        if value is owner:
             continue
-        others = {i: other for i, other in relatives.items() if other is not value and other is not holder}
-        base, counter_owner = value._base, alias_sets[entry.index].counter_owner if holder is None else holder
+        others = {i: other for i, other in same_memory.items() if other is not value and other is not owner}
+        base, counter_owner = value._base, alias_sets[entry.index].counter_owner if owner is None else owner
         if value.requires_grad:
-            assert holder is not None  # a member with history has a root
-            entry.source = nearest_view(value, others, holder)
+            assert owner is not None  # a member with history has a root
+            entry.source = nearest_view(value, others, owner)
         elif base is None and not _share_version_counter(value, counter_owner):
-            equals = (i for i, other in others.items() if i < position and other._base is None)
-            entry.source = next((i for i in equals if _share_version_counter(value, values[i])), None)
+            earlier = (i for i, other in others.items() if i < position and other._base is None)
+            entry.source = next((i for i in earlier if _share_version_counter(value, values[i])), None)
             entry.writes = value._version if entry.source is None else None
-        elif base is not None and not _is_or_bases(holder, base) and compat.share_memory(base, value):
+        elif base is not None and not _is_owner_or_its_base(owner, base) and compat.share_memory(base, value):
             entry.source = next((i for i, other in others.items() if other is base), len(values))
             if entry.source == len(values):
                 values.append(base)
@@ -158,9 +159,9 @@ def find_sources(
     return values[len(outputs) :], entry_of[len(outputs) :]
 
 
-def _is_or_bases(holder: torch.Tensor | None, base: torch.Tensor) -> bool:
-    """Returns whether `base` is `holder`, or the base of `holder`."""
-    return holder is not None and (base is holder or base is holder._base)
+def _is_owner_or_its_base(owner: torch.Tensor | None, base: torch.Tensor) -> bool:
+    """Returns whether `base` is `owner`, or the base of `owner`."""
+    return owner is not None and (base is owner or base is owner._base)
 
 
 def _share_version_counter(one: torch.Tensor, other: torch.Tensor) -> bool:
@@ -169,36 +170,37 @@ def _share_version_counter(one: torch.Tensor, other: torch.Tensor) -> bool:
     if one is other or count is None or count != compat.version_of(other):
         return one is other
     compat.set_versions([one], [count + 1])
-    together = compat.version_of(other) != count
+    is_shared = compat.version_of(other) != count
     compat.set_versions([one], [count])
-    return together
+    return is_shared
 
 
 def refuse_copies(copies: Sequence[CopiedResult], outputs: Sequence[Any], inputs: Mapping[int, torch.Tensor]) -> None:
     """Raises GraphRefused MD404 if the program could notice that results of its autograd functions are copies.
 
     In eager such a result shares memory with an argument. The program notices the copy if the memory belongs to an
-    input or to an output, or if a function writes to the memory.
+    input or to an output, or if the program writes to the memory.
     """
     for copied in copies:
         if copied.is_written:
-            what = "a function of the user's returns a view of an argument, and one of them is written to"
+            what = "a torch.autograd.Function returns a view of an argument, and the view or the argument is written to"
             raise _cannot_rebuild(what, line_of_node(copied.call))
     eager_memory: dict[Any, Any] = {}
-    for copied in copies:  # copy -> memory of the result in eager; for nested functions the memory of the first
+    # Memory of the copy -> memory of the result in eager; for nested functions, the memory of the first result.
+    for copied in copies:
         owner = compat.memory_of(copied.result)
         eager_memory[compat.memory_of(copied.copy)] = eager_memory.get(owner, owner)
     returned = {compat.memory_of(value) for value in outputs if isinstance(value, torch.Tensor)}
     for copied in copies:
         if compat.memory_of(copied.copy) in returned and not copied.has_equal_strides:
-            what = "an output has elements in the same memory, and a function of the user's returns it"
+            what = "an output of a torch.autograd.Function has elements that share memory"
             raise _cannot_rebuild(what, line_of_node(copied.call))
     memories = returned | {compat.memory_of(value) for value in inputs.values()}
     shared = [eager_memory[memory] for memory in memories if memory in eager_memory]
     if len({*shared}) < len(shared) or not memories.isdisjoint(shared):
         call = next(copied.call for copied in copies if compat.memory_of(copied.copy) in memories)
         raise _cannot_rebuild(
-            "an output shares memory with the argument of a function of the user's", line_of_node(call)
+            "an output shares memory with the argument of a torch.autograd.Function", line_of_node(call)
         )
 
 
@@ -229,7 +231,7 @@ def _counter_owner(members: list[torch.Tensor]) -> torch.Tensor:
             group.append(member)
     several = [group for group in groups if len(group) > 1] or groups[:1]
     if len(several) > 1:
-        raise _cannot_rebuild("outputs are parts of one memory, and do not count writes together")
+        raise _cannot_rebuild("outputs are parts of one memory, but do not share a version counter")
     return several[0][0]
 
 
@@ -248,8 +250,8 @@ def _root_of(members: list[torch.Tensor]) -> torch.Tensor | None:
         return None
     candidates = [*(root for root, member in zip(roots, members) if root is not member), *roots]
     root = next(filter(_is_whole, candidates), candidates[0])
-    in_parts = not _is_whole(root) and not all(same_layout(own, root, memory=True) for own in roots)
-    if in_parts and not any(member.requires_grad for member in members):
+    is_partial = not _is_whole(root) and not all(same_layout(own, root, memory=True) for own in roots)
+    if is_partial and not any(member.requires_grad for member in members):
         return None  # the whole tensor is not among the outputs
     if any(root is member for member in members):
         return root

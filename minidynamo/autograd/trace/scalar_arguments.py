@@ -53,17 +53,17 @@ Kwargs = dict[str, Any]
 
 def takes_plain_numbers(target: Any, args: Args, kwargs: Kwargs) -> bool:
     """Returns whether a call has a symbolic number where torch accepts only plain numbers."""
-    known = scalar_arguments_of(target) if any(map(_symbols, (*args, *kwargs.values()))) else None
+    scalars = scalar_arguments_of(target) if any(map(_symbols, (*args, *kwargs.values()))) else None
     if kwargs.get("out") is not None:
         return False
-    return known is not None and any(_varies(known, known.named(args, kwargs)).values())
+    return scalars is not None and any(_varies(scalars, scalars.named(args, kwargs)).values())
 
 
-def _varies(known: ScalarArguments, named: Mapping[str, Any]) -> dict[str, bool]:
+def _varies(scalars: ScalarArguments, named: Mapping[str, Any]) -> dict[str, bool]:
     """Maps each argument to whether it has symbolic numbers where torch accepts only plain numbers."""
     tensors = [value for value in named.values() if isinstance(value, Tensor)]
     return {
-        name: any(known.varies(name, isinstance(number, torch.SymInt), tensors) for number in _symbols(value))
+        name: any(scalars.varies(name, isinstance(number, torch.SymInt), tensors) for number in _symbols(value))
         for name, value in named.items()
     }
 
@@ -87,19 +87,21 @@ def with_hints(target: Any, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
 
 def _converted(target: Any, args: Args, kwargs: Kwargs, convert: Callable[[Any], Any]) -> tuple[Args, Kwargs]:
     """Returns the arguments, with `convert` applied to symbolic numbers where torch accepts only plain numbers."""
-    known = scalar_arguments_of(target)
-    assert known is not None
-    varies = _varies(known, known.named(args, kwargs))
+    scalars = scalar_arguments_of(target)
+    assert scalars is not None
+    varies = _varies(scalars, scalars.named(args, kwargs))
 
-    def taken(name: str, value: Any) -> Any:
+    def convert_argument(name: str, value: Any) -> Any:
         if not varies[name]:
             return value
         if isinstance(value, (list, tuple)):
             return [convert(item) if is_symbolic(item) else item for item in value]
         return convert(value)
 
-    named = [taken(name, value) for name, value in zip(known.names, args)]
-    return (*named, *args[len(named) :]), {name: taken(name, value) for name, value in kwargs.items()}
+    converted = [convert_argument(name, value) for name, value in zip(scalars.names, args)]
+    return (*converted, *args[len(converted) :]), {
+        name: convert_argument(name, value) for name, value in kwargs.items()
+    }
 
 
 def call(target: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -126,19 +128,19 @@ def _on_copy(function: Callable[..., Any], target: Tensor, /, *args: Any, **kwar
     return function(target.clone(), *args, **kwargs)
 
 
-def _drawn(like: Tensor, method: str, *numbers: Any, generator: torch.Generator | None = None) -> Tensor:
+def _draw_like(like: Tensor, method: str, *numbers: Any, generator: torch.Generator | None = None) -> Tensor:
     """Returns random numbers in a tensor like `like`. The strides decide which number goes where."""
     with torch.no_grad():
         layout = torch.empty_strided(like.size(), like.stride(), dtype=like.dtype, device=like.device)
-    numbers_drawn: Tensor = draw(layout, method, *numbers, generator=generator)
-    return numbers_drawn
+    drawn: Tensor = draw(layout, method, *numbers, generator=generator)
+    return drawn
 
 
 def _draw_into(
     method: str, target: Tensor, /, *args: Any, generator: torch.Generator | None = None, **kwargs: Any
 ) -> Tensor:
     numbers = {**DRAWS[method], **dict(zip(DRAWS[method], args)), **kwargs}
-    return target.copy_(_drawn(target, method, *numbers.values(), generator=generator))
+    return target.copy_(_draw_like(target, method, *numbers.values(), generator=generator))
 
 
 def _dropout(input: Tensor, p: Any, training: bool = True, inplace: bool = False) -> Tensor:
@@ -148,7 +150,7 @@ def _dropout(input: Tensor, p: Any, training: bool = True, inplace: bool = False
     if not inplace and (input.is_cuda or input.is_xpu):
         return native_dropout(input, p)
     like = torch.empty_like(input)
-    kept = torch.ne(_drawn(like, "bernoulli_", 1 - p), 0).to(input.dtype)  # forward saves one byte per element
+    kept = torch.ne(_draw_like(like, "bernoulli_", 1 - p), 0).to(input.dtype)  # forward saves one byte per element
     return (input.mul_ if inplace else input.mul)(kept.div(1 - p))
 
 

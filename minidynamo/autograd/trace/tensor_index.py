@@ -34,6 +34,7 @@ class IndexReads:
     """
 
     def __init__(self) -> None:
+        #: Tensor and size -> the number, and the newest node at its last use.
         self._known: dict[tuple[fx.Node, Any], tuple[torch.SymInt, fx.Node]] = {}
 
     def __call__(self, index: torch.Tensor, size: Any, position: int) -> torch.SymInt:

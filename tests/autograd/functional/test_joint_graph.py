@@ -9,8 +9,8 @@ from minidynamo.autograd.functional.joint_graph import (
     Forward,
     Joint,
     ancestors,
-    maker_of,
     marked_ancestors,
+    producer_of,
     tangent_dependent,
 )
 
@@ -35,7 +35,7 @@ def test_the_maker_of_one_of_several_results_is_the_operation():
     both = graph.call_function(torch.ops.aten.aminmax.default, (graph.placeholder("x"),))
     both.meta["val"] = torch.zeros(()), torch.ones(())
     least = graph.call_function(operator.getitem, (both, 0))
-    assert maker_of(least) is both and maker_of(both) is both
+    assert producer_of(least) is both and producer_of(both) is both
 
 
 def test_forward_runs_for_results_and_effects_and_backward_for_what_tangents_go_into():
@@ -46,4 +46,4 @@ def test_forward_runs_for_results_and_effects_and_backward_for_what_tangents_go_
     gradient = graph.call_function(torch.ops.aten.mul.Tensor, (tangent, y))
     joint = Joint(forward=Forward(graph=graph, inputs=[x], results=[y]), tangents=[tangent], gradients=[gradient, None])
     assert joint.forward.backward_only == tangent_dependent(graph, {x}) == {tangent, gradient}
-    assert joint.forward.roots == [y, drawn] and joint.wanted == {x, tangent, y, gradient}
+    assert joint.forward.roots == [y, drawn] and joint.needed == {x, tangent, y, gradient}

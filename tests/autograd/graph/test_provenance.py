@@ -11,7 +11,7 @@ from torch import fx
 
 import minidynamo
 from minidynamo.autograd.aot import aot_graphs
-from minidynamo.autograd.graph.provenance import SHARED_BY_EQUALS
+from minidynamo.autograd.graph.provenance import SHARED_AMONG_EQUALS
 from minidynamo.compat import FakeTensorMode
 from minidynamo.errors import UserLocation
 from tests.autograd.programs import fake
@@ -49,7 +49,7 @@ def test_gradients_are_those_of_eager(name):
 def test_the_formulas_have_the_names_of_gradient_functions():
     x = torch.ones(3, requires_grad=True)
     made = [x.max(), x.min(), x.median(), x.nanmedian()]
-    assert {value.grad_fn.name() for value in made} == SHARED_BY_EQUALS
+    assert {value.grad_fn.name() for value in made} == SHARED_AMONG_EQUALS
 
 
 def test_forward_and_backward_nodes_carry_the_line_that_caused_them():

@@ -66,7 +66,7 @@ INVALID = {
     "it writes to its argument": writes,
     "it draws random numbers": lambda x: x + torch.rand_like(x),
     "it returns set": lambda x: (x, {1}),
-    "it returns a tensor that it is not given": lambda x: OWN,
+    "it returns a tensor that is not its argument": lambda x: OWN,
     "it reads the data of its tensor": lambda x: x if x.sum() > 0 else x * 2,
     "ZeroDivisionError: division by zero": lambda x: x * (1 / 0),
 }

@@ -82,5 +82,5 @@ def test_what_counts_writes_for_parts():
     data, parts = y[:2].data, [y[:2].detach(), y[2:].detach()]
     _, (family,) = classify([data, *parts], {})
     assert family.root is None and family.counter_owner is parts[0]
-    with pytest.raises(GraphRefused, match="do not count writes together"):
+    with pytest.raises(GraphRefused, match="do not share a version counter"):
         classify([data[:1].detach(), data[1:].detach(), *parts], {})
