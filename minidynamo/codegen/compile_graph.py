@@ -81,8 +81,8 @@ def compile_graph(
     """Compiles a functional ATen graph whose nodes carry fake tensors in `meta["val"]`.
 
     With `handing_over` the callable hands over its results (see `graph/boxed.py`). `fallback_graph` builds an
-    equivalent graph; the code generator uses the equivalent graph if the peak of `gm` is above the limit and the other
-    peak is lower.
+    equivalent graph, which is compiled instead if the peak of `gm` is above the limit and the peak of the other graph
+    is lower.
 
     Raises UnknownName for an unknown target. Where kernels cannot be built or loaded, the graph runs with torch's own
     kernels, after one notice.
@@ -113,11 +113,11 @@ def _planned(
 ) -> tuple[LoopProgram, HostProgram, MemoryPlan]:
     limit = peaks_of_operations(gm, backward=bool(handing_over)) if target != "aten" else _unlimited
     schedule = functools.partial(_scheduled, target=target, name=name, handing_over=handing_over)
-    planned = schedule(gm, limit)
-    if fallback_graph is not None and planned[3] > 0:
-        other = schedule(fallback_graph(), limit)
-        planned = other if other[3] < planned[3] else planned
-    return planned[:3]
+    best = schedule(gm, limit)
+    if fallback_graph is not None and best[3] > 0:
+        fallback = schedule(fallback_graph(), limit)
+        best = fallback if fallback[3] < best[3] else best
+    return best[:3]
 
 
 def _compile(loops: LoopProgram, program: HostProgram, memory: MemoryPlan, target: str, name: str) -> CompiledGraph:
@@ -143,24 +143,24 @@ def _scheduled(
     """Returns the scheduled graph, the host program, its memory plan, and the bytes by which the peak exceeds the
     limit.
 
-    On a GPU, long folds whose partial results would raise the peak too far become calls of torch's own operations.
+    On a GPU, long folds become calls of torch's own operations if their partial results would raise the peak too far.
     """
     inputs = gm.graph.find_nodes(op="placeholder")
-    how = {"join": config.fuse, "verify": config.verify_ir, "handing_over": handing_over}
+    options = {"join": config.fuse, "verify": config.verify_ir, "handing_over": handing_over}
     uncut: frozenset[str] = frozenset()
     while True:
         lowered = lower_graph(gm, target=target, uncut=uncut)
         if config.verify_ir:
             verify_program(lowered)
         deaths = Deaths(*(_marked(mark, inputs, lowered.inputs) for mark in (DIES, RETURNED, MAY_DIE)))
-        loops, _, program, memory = scheduled(lowered, name, limit, deaths=deaths, **how)
-        above = excess(memory, limit, handing_over=handing_over, deaths=deaths)
-        if above <= 0 or target != "triton":
-            return loops, program, memory, above
-        more = cut_at_peak(memory, gm, handing_over=handing_over, deaths=deaths) - uncut
-        if not more:
-            return loops, program, memory, above
-        uncut |= more
+        loops, _, program, memory = scheduled(lowered, name, limit, deaths=deaths, **options)
+        excess_bytes = excess(memory, limit, handing_over=handing_over, deaths=deaths)
+        if excess_bytes <= 0 or target != "triton":
+            return loops, program, memory, excess_bytes
+        new = cut_at_peak(memory, gm, handing_over=handing_over, deaths=deaths) - uncut
+        if not new:
+            return loops, program, memory, excess_bytes
+        uncut |= new
 
 
 def _marked(mark: str, inputs: Sequence[fx.Node], names: Sequence[str]) -> frozenset[str]:
@@ -169,13 +169,13 @@ def _marked(mark: str, inputs: Sequence[fx.Node], names: Sequence[str]) -> froze
 
 
 def build(program: HostProgram, target: str, name: str, paths: dict[str, str]) -> tuple[str, Launchers]:
-    """Returns the source of all kernels and a launcher for each kernel. Kernels that differ in names only share a
+    """Returns the source of all kernels and a launcher for each kernel. Kernels that differ only in names share a
     launcher."""
-    first_of_kind = representatives(program.kernels)
-    if not first_of_kind:
+    representative_of = representatives(program.kernels)
+    if not representative_of:
         return "", {}
-    source, launchers = _built(distinct(first_of_kind), target, name, paths)
-    return source, {own: launchers[kernel.name] for own, kernel in first_of_kind.items()}
+    source, launchers = _built(distinct(representative_of), target, name, paths)
+    return source, {name: launchers[kernel.name] for name, kernel in representative_of.items()}
 
 
 def _built(kernels: list[Kernel], target: str, name: str, paths: dict[str, str]) -> tuple[str, Launchers]:

@@ -73,12 +73,13 @@ class _Case(NamedTuple):
     #: The peak should not exceed this many bytes. None: as low as is cheap.
     limit: int | None
 
-    def badness(self, plan: MemoryPlan) -> int:
-        """Returns the number that a change must not raise: the peak, or the limit if the peak is below the limit."""
+    def cost_of_peak(self, plan: MemoryPlan) -> int:
+        """Returns a cost that a change must not raise: the peak, but at least the limit."""
         return max(self.peak(plan), self.limit or 0)
 
     def peak(self, plan: MemoryPlan) -> int:
-        """Returns the most bytes alive at once. Other inputs do not count, because their owners decide their deaths."""
+        """Returns the most bytes alive at once. Of the inputs, only `dying` count: owners decide the death of
+        others."""
         return plan.peak_with_inputs(self.dying, self.taken)
 
     def at_peak(self, plan: MemoryPlan) -> list[str]:
@@ -118,22 +119,22 @@ def scheduled(
         host = plan_memory(steps, loops, name, handing_over=handing_over)
         return loops, steps, host, memory_plan(host)
 
-    best, kept = attempt(), list[Change]()
+    best, changes_so_far = attempt(), list[Change]()
     plan = best[3]
     cases = _cases(limit, handing_over, deaths)
-    dead = deaths.may if handing_over else frozenset[str]()
-    optimistic = [case._replace(dying=case.dying | dead, limit=None) for case in cases if dead]
-    for searched in (cases, optimistic):
+    may_die = deaths.may if handing_over else frozenset[str]()
+    optimistic = [case._replace(dying=case.dying | may_die, limit=None) for case in cases if may_die]
+    for searched_cases in (cases, optimistic):
         for _ in range(MOST_CUTS if join else 0):
-            before = [case.badness(plan) for case in (*cases, *optimistic)]
-            for more in (change for case in searched for change in _changes(program, best, plan, case)):
-                if more in kept:
+            before = [case.cost_of_peak(plan) for case in (*cases, *optimistic)]
+            for change in (change for case in searched_cases for change in _changes(program, best, plan, case)):
+                if change in changes_so_far:
                     continue
-                candidate = attempt(*kept, more)
+                candidate = attempt(*changes_so_far, change)
                 candidate_plan = candidate[3]
-                after = [case.badness(candidate_plan) for case in (*cases, *optimistic)]
+                after = [case.cost_of_peak(candidate_plan) for case in (*cases, *optimistic)]
                 if after != before and all(new <= old for new, old in zip(after, before)):
-                    best, plan, kept = candidate, candidate_plan, [*kept, more]
+                    best, plan, changes_so_far = candidate, candidate_plan, [*changes_so_far, change]
                     break
             else:
                 break
@@ -169,8 +170,8 @@ def _changes(program: LoopProgram, best: Scheduled, plan: MemoryPlan, case: _Cas
     Yields nothing if no kernel is at the peak.
     """
     loops, steps, host, _ = best
-    excess = None if case.limit is None else case.peak(plan) - case.limit
-    highest = case.at_peak(plan)[-1:] if excess is None or excess > 0 else []
+    bytes_above = None if case.limit is None else case.peak(plan) - case.limit
+    highest = case.at_peak(plan)[-1:] if bytes_above is None or bytes_above > 0 else []
     kernel = next((kernel for kernel in host.kernels for buffer in kernel.writes if [buffer.name] == highest), None)
     if kernel is None:
         return
@@ -178,11 +179,11 @@ def _changes(program: LoopProgram, best: Scheduled, plan: MemoryPlan, case: _Cas
     dying = {*analyze(steps, loops.inputs, loops.outputs).dying(position)} - ({*loops.inputs} - case.dying)
     taken = {step.name for step in host.steps if isinstance(step, HandOver) and case.taken}
     halves = _Halves([*_computed(split_reductions(program), kernel)], kernel, dying, loops.inputs, taken)
-    split = halves.best_split(excess)
+    split = halves.best_split(bytes_above)
     if split is not None:
         yield halves.cut(split)
     recomputed = frozenset(buffer.name for buffer in kernel.reads if buffer.name in dying) - {*loops.inputs}
-    if excess is not None and recomputed:
+    if bytes_above is not None and recomputed:
         yield Change(recomputed=recomputed)
         yield Change(recomputed=recomputed | _unstored(program, host, recomputed))
 
@@ -190,8 +191,8 @@ def _changes(program: LoopProgram, best: Scheduled, plan: MemoryPlan, case: _Cas
 class _Halves:
     """A kernel's loop nests in the order of the program, to be cut at any split.
 
-    `dying` are operands that die at the kernel; inputs among them are freed but not overwritten. Results in `taken` die
-    after the half that computes them. A `split` is a position in `nodes`.
+    `dying` are operands that die at the kernel; inputs among them are freed but not overwritten. Results in `taken` are
+    handed over, and die after the half that computes them. A `split` is a position in `nodes`.
     """
 
     def __init__(
@@ -213,13 +214,14 @@ class _Halves:
 
     def between(self, split: int) -> frozenset[str]:
         """Returns the values that are computed before `split` and read after it."""
-        return _made(self.nodes[:split]) & _read(self.nodes[split:])
+        return _computed_by(self.nodes[:split]) & _read_by(self.nodes[split:])
 
     def best_split(self, excess: int | None) -> int | None:
         """Returns where to cut the kernel; None if no cut pays off.
 
-        If the excess over the limit is known, the best cut reads back least among those that save enough, else it saves
-        most. If the excess is unknown, a cut must save LEAST_SAVED times the bytes that it reads back.
+        If the excess over the limit is known, the best cut is the one that reads back least among the cuts that save
+        enough; if none saves enough, the cut that saves most. If the excess is unknown, a cut must save LEAST_SAVED
+        times the bytes that it reads back.
         """
         splits: list[tuple[int, int, int, int]] = []
         whole = self.cost(0)
@@ -234,30 +236,30 @@ class _Halves:
     def cut(self, split: int) -> Change:
         """Returns the cut at `split`."""
         across = self.between(split)
-        return Change(across) if across else Change(first=_made(self.nodes[:split]) & frozenset(self.written))
+        return Change(across) if across else Change(first=_computed_by(self.nodes[:split]) & frozenset(self.written))
 
     def traffic(self, split: int) -> int:
         """Returns the bytes that the second half reads from the first half, or reads again."""
         across = self.between(split)
-        return self._sum(across or _read(self.nodes[:split]) & _read(self.nodes[split:]))
+        return self._sum(across or _read_by(self.nodes[:split]) & _read_by(self.nodes[split:]))
 
     def cost(self, split: int) -> int:
         """Returns the peak of both halves: the most bytes of dying operands and of results."""
-        later = _read(self.nodes[split:])
-        first = [name for name in self.written if name in _made(self.nodes[:split])]
+        later = _read_by(self.nodes[split:])
+        first = [name for name in self.written if name in _computed_by(self.nodes[:split])]
         between = [name for name in self.between(split) if name not in first]
         freed = [name for name in self.dying if name not in later]
         before = self._sum(self.dying)
-        highest = before + self._new(freed, [*first, *between])
+        highest = before + self._allocated(freed, [*first, *between])
         remaining = [name for name in first if name not in self.taken or name in later]
         rest = before - self._sum(freed) + self._sum([*remaining, *between])
         freed = [*(name for name in self.dying if name in later), *between]
-        return max(highest, rest + self._new(freed, [name for name in self.written if name not in first]))
+        return max(highest, rest + self._allocated(freed, [name for name in self.written if name not in first]))
 
     def _sum(self, names: Iterable[str]) -> int:
         return sum(self.bytes[name] for name in names)
 
-    def _new(self, freed: Iterable[str], written: Iterable[str]) -> int:
+    def _allocated(self, freed: Iterable[str], written: Iterable[str]) -> int:
         """Returns the bytes to allocate for `written`, without values that fit into the memory of `freed` values."""
         free = [name for name in freed if name not in self.inputs]
         total = 0
@@ -293,9 +295,9 @@ def _unstored(program: LoopProgram, host: HostProgram, names: Collection[str]) -
     return frozenset(found)
 
 
-def _made(nodes: Iterable[Loops]) -> frozenset[str]:
+def _computed_by(nodes: Iterable[Loops]) -> frozenset[str]:
     return frozenset(map(defines, nodes))
 
 
-def _read(nodes: Iterable[Loops]) -> frozenset[str]:
+def _read_by(nodes: Iterable[Loops]) -> frozenset[str]:
     return frozenset(name for node in nodes for name in reads(node))

@@ -59,12 +59,12 @@ def write_graph(compiled: compile_graph.CompiledGraph, codec: Codec) -> Json:
     for kernel in compiled.program.kernels:
         distinct.setdefault(id(compiled.launchers[kernel.name]), kernel)
     kernels = [*distinct.values()]
-    known = {launcher: {"kernel": kernel.name} for launcher, kernel in distinct.items()}
-    known |= {id(function): {"function": name} for name, function in _FUNCTIONS.items()}
+    forms = {launcher: {"kernel": kernel.name} for launcher, kernel in distinct.items()}
+    forms |= {id(function): {"function": name} for name, function in _FUNCTIONS.items()}
     for step in (*compiled.program.prelude, *compiled.program.steps):
         if isinstance(step, (loops.Compute, loops.Extern)) and isinstance(step.op, compat.OpOverload):
-            known.setdefault(id(compat.operator_function(step.op)), codec.encode(step.op))
-    names = {name: known.get(id(value)) or codec.encode(value) for name, value in compiled.namespace.items()}
+            forms.setdefault(id(compat.operator_function(step.op)), codec.encode(step.op))
+    names = {name: forms.get(id(value)) or codec.encode(value) for name, value in compiled.namespace.items()}
     written = codec.context.written
     return {
         "name": compiled.program.name,
@@ -79,9 +79,9 @@ def write_graph(compiled: compile_graph.CompiledGraph, codec: Codec) -> Json:
     }
 
 
-def _with_lines(host: HostText, translated: Callable[[str], str]) -> HostText:
-    """Returns a host program with other comments."""
-    lines = translated("\n".join(map(str, host.body.lines)))
+def _with_lines(host: HostText, translate: Callable[[str], str]) -> HostText:
+    """Returns a host program with its lines translated: the user's lines in comments are stored in another form."""
+    lines = translate("\n".join(map(str, host.body.lines)))
     return replace(host, body=replace(host.body, lines=tuple(lines.split("\n")) if lines else ()))
 
 
@@ -93,7 +93,7 @@ def _write_kernels(kernels: list[loops.Kernel], target: str, codec: Codec) -> Js
 
 
 def read_graph(form: Json, codec: Codec) -> Callable[[list[Any]], tuple[Any, ...]]:
-    """Rebuilds the graph that `write_graph` described, in the surroundings of `codec`. The texts are written to files
+    """Rebuilds the graph that `write_graph` described, in the context of `codec`. The texts are written to files
     like new texts.
 
     Raises Damaged for an unknown form, and BackendError when a library of kernels is missing and cannot be rebuilt.
@@ -102,7 +102,7 @@ def read_graph(form: Json, codec: Codec) -> Callable[[list[Any]], tuple[Any, ...
         name, target, names, kernels = (form[key] for key in ("name", "target", "names", "kernels"))
         texts = {kind: codec.context.read(form[kind]) for kind in ("loops", "kernel")}
         host = _with_lines(codec.decode(form["host"]), codec.context.read)
-        entries = [(kernel, codec.decode(how)) for kernel, how in kernels]
+        entries = [(kernel, codec.decode(entry)) for kernel, entry in kernels]
         memory = codec.decode(form["memory"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise Damaged(f"{type(error).__name__}: {error}") from error

@@ -34,6 +34,17 @@ class OpInfo:
 
 EXPENSIVE = 8
 
+HALF = (torch.float16, torch.bfloat16)
+"""Types that kernels load, store and move, but do not compute with."""
+
+
+def kind_of(dtype: torch.dtype) -> str:
+    """Returns the letter of `OpInfo.kinds` for a dtype."""
+    if dtype == torch.bool:
+        return "b"
+    return "f" if dtype.is_floating_point else "i"
+
+
 OPS: dict[str, OpInfo] = {
     "add": OpInfo(2, "fi"),
     "sub": OpInfo(2, "fi"),
@@ -312,8 +323,8 @@ def mask(expr: Expr, valid: Expr) -> Expr:
     def masked(e: Expr) -> Expr | None:
         if not isinstance(e, Load):
             return None
-        both = valid if e.valid is None else Op("and", (valid, e.valid), torch.bool)
-        return Load(e.buffer, e.index, e.dtype, both)
+        both_valid = valid if e.valid is None else Op("and", (valid, e.valid), torch.bool)
+        return Load(e.buffer, e.index, e.dtype, both_valid)
 
     return rewrite(expr, masked)
 

@@ -77,8 +77,8 @@ class Origin:
 
 
 Origins = tuple[Origin, ...]
-"""The operations that a part of the IR was made from, in graph order. Origins take no part in comparisons and hashes:
-two parts are equal if they compute the same."""
+"""The operations that a part of the IR computes, in graph order. Comparisons and hashes ignore origins: two parts are
+equal if they compute the same."""
 
 
 def merge(*origins: Iterable[Origin]) -> Origins:
@@ -262,9 +262,9 @@ class LoopProgram:
 
 
 def checks_kept(expr: Expr, buffers: Mapping[str, Buffer]) -> frozenset[Expr]:
-    """Returns the checks of indices below `expr` that kernels make.
+    """Returns the checks of indices below `expr` that kernels execute.
 
-    A kernel does not make the check of an index in a dimension of stride 0: no address depends on the index.
+    A kernel does not check an index in a dimension of stride 0: no address depends on the index.
     """
 
     def addressed(e: Expr) -> Expr | None:
@@ -317,6 +317,20 @@ class Store:
 
 
 Statement = Let | Accumulate | Store
+
+
+def indices_in(s: Statement) -> Iterator[Index]:
+    """Yields the indices of the memory and the numbers that a statement of a kernel computes with."""
+    if isinstance(s, Store):
+        yield s.index
+    elif isinstance(s, Accumulate) and s.position is not None:
+        yield s.position
+    for e in s.value.below:
+        match e:
+            case Load():
+                yield from e.index
+            case IndexValue():
+                yield e.index
 
 
 def numbers_in(s: Statement) -> Iterator[Number | Scalar]:
@@ -447,11 +461,13 @@ def chunks_wanted(node: Loops, buffers: Mapping[str, Buffer], target: str) -> in
     machine = PARALLELISM[target]
     results = hint(product(v.extent for v in node.ranges))
     length = hint(product(v.extent for v in node.reduced))
-    each = 1 if _innermost(node, buffers) in node.reduced else machine.neighbours
-    programs = -(-results // each)
+    results_per_program = 1 if _innermost(node, buffers) in node.reduced else machine.neighbours
+    programs = -(-results // results_per_program)
     if not 0 < programs <= machine.few or length < LONG or results * length < machine.large:
         return 1
-    return machine.chunks or min(machine.programs // programs, length * min(each, results) // machine.shortest)
+    return machine.chunks or min(
+        machine.programs // programs, length * min(results_per_program, results) // machine.shortest
+    )
 
 
 def _innermost(node: Loops, buffers: Mapping[str, Buffer]) -> Var:

@@ -5,11 +5,9 @@ Nothing is repaired: a violation is a bug in the stage before and raises Interna
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import torch
 
-from minidynamo.codegen.ir.expr import OPS, Const, Expr, Load, Op, Ref, children
+from minidynamo.codegen.ir.expr import HALF, OPS, Const, Expr, Load, Op, Ref, children, kind_of
 from minidynamo.codegen.ir.index import Index, Var
 from minidynamo.codegen.ir.loops import (
     COMBINES,
@@ -20,24 +18,15 @@ from minidynamo.codegen.ir.loops import (
     Let,
     LoopProgram,
     Loops,
-    Name,
     Statement,
     Store,
     folded_dtype,
+    names_in,
     numbers_in,
 )
 from minidynamo.codegen.ir.size import Extent, known_at_least, known_less
 from minidynamo.codegen.ir.text import DTYPES, expr_text, kernel_text, loops_text
 from minidynamo.errors import Diagnostic, InternalError
-
-HALF = (torch.float16, torch.bfloat16)
-"""Types that kernels load, store and move, but do not compute with."""
-
-
-def _kind(dtype: torch.dtype) -> str:
-    if dtype == torch.bool:
-        return "b"
-    return "f" if dtype.is_floating_point else "i"
 
 
 def _require(condition: bool, rule: str, where: Expr | Loops | Kernel | str) -> None:
@@ -66,8 +55,8 @@ def verify_expr(expr: Expr) -> None:
         case Load():
             _require(expr.valid is None or expr.valid.dtype == torch.bool, "a mask is a bool", expr)
         case Const():
-            good = isinstance(expr.value, {"b": bool, "i": int, "f": float}[_kind(expr.dtype)])
-            _require(good, f"a literal of {expr.dtype} has its Python type", expr)
+            is_literal = isinstance(expr.value, {"b": bool, "i": int, "f": float}[kind_of(expr.dtype)])
+            _require(is_literal, f"a literal of {expr.dtype} has its Python type", expr)
 
 
 def _verify_op(expr: Op) -> None:
@@ -82,9 +71,11 @@ def _verify_op(expr: Op) -> None:
         operands = expr.args[1:]
     dtype = operands[0].dtype
     _require(all(a.dtype == dtype for a in operands), f"the operands of {expr.name} have one dtype", expr)
-    _require(_kind(dtype) in info.kinds, f"{expr.name} does not take {dtype}", expr)
+    _require(kind_of(dtype) in info.kinds, f"{expr.name} does not take {dtype}", expr)
     _require(expr.name == "where" or dtype not in HALF, f"{expr.name} does not compute in {dtype}", expr)
-    _require(expr.dtype == (torch.bool if info.result == "bool" else dtype), f"the result of {expr.name}", expr)
+    _require(
+        expr.dtype == (torch.bool if info.result == "bool" else dtype), f"the result of {expr.name} has its dtype", expr
+    )
 
 
 def verify_program(program: LoopProgram) -> None:
@@ -96,22 +87,14 @@ def verify_program(program: LoopProgram) -> None:
                 _verify_loops(node, program, known)
                 known.add(node.out.name)
             case Extern():
-                for name in _names([*node.args, *(v for _, v in node.kwargs)]):
+                for name in names_in([*node.args, *(v for _, v in node.kwargs)]):
                     _require(name in known, f"{name} is used before its definition", str(node))
                 known.add(node.out)
             case GetItem():
                 _require(node.source in known, f"{node.source} is used before its definition", str(node))
                 known.add(node.out)
-    for name in _names(program.outputs):
+    for name in names_in(program.outputs):
         _require(name in known, f"the output {name} is never defined", name)
-
-
-def _names(values: Iterable[object]) -> Iterable[str]:
-    for value in values:
-        if isinstance(value, Name):
-            yield value.name
-        elif isinstance(value, (tuple, list)):
-            yield from _names(value)
 
 
 def _verify_loops(node: Loops, program: LoopProgram, known: set[str]) -> None:
@@ -123,7 +106,7 @@ def _verify_loops(node: Loops, program: LoopProgram, known: set[str]) -> None:
     _require(len(node.index) == len(node.out.shape), "the store has one coordinate per dimension", node)
     _require(all(i.variables() <= set(node.ranges) for i in node.index), "a store uses unreduced axes only", node)
     _require(node.body.variables() <= axes, "the body uses its own axes only", node)
-    for load in (e for e in _all(node.body) if isinstance(e, Load)):
+    for load in node.body.loads:
         _require(load.buffer in known, f"{load.buffer} is read before it is written", node)
         buffer = program.buffers[load.buffer]
         _require(load.dtype == buffer.dtype, f"a load of {buffer.name} has its dtype", node)
@@ -133,12 +116,6 @@ def _verify_loops(node: Loops, program: LoopProgram, known: set[str]) -> None:
                 _require(_inside(i, size) or 0 in {v.extent for v in node.axes}, f"{i} stays below {size}", node)
     if node.combine is None:
         _require(node.body.dtype == node.out.dtype, "the value has the dtype of its buffer", node)
-
-
-def _all(expr: Expr) -> Iterable[Expr]:
-    yield expr
-    for child in children(expr):
-        yield from _all(child)
 
 
 def _inside(index: Index, size: Extent) -> bool:
@@ -160,7 +137,9 @@ def verify_kernel(kernel: Kernel) -> None:
     columns = {loop.axes for loop in kernel.loops if loop.axes}
     _require(len(columns) <= 1, "the loops of a kernel share their axes", kernel)
     _require(
-        kernel.vector is None or kernel.vector in {*kernel.rows, *(v for c in columns for v in c)}, "vector", kernel
+        kernel.vector is None or kernel.vector in {*kernel.rows, *(v for c in columns for v in c)},
+        "the vector variable is a row or a column",
+        kernel,
     )
     for loop in kernel.loops:
         here = dict(row_names) | (kept if loop.axes else {})
@@ -187,7 +166,7 @@ def verify_kernel(kernel: Kernel) -> None:
 def _verify_statement(s: Statement, kernel: Kernel, here: dict[str, torch.dtype], variables: set[Var]) -> None:
     verify_expr(s.value)
     _require(s.value.variables() <= variables, "a statement uses variables in scope only", kernel)
-    for e in _all(s.value):
+    for e in s.value.below:
         if isinstance(e, Ref):
             _require(here.get(e.name) == e.dtype, f"{e.name} is not defined here as {e.dtype}", kernel)
     match s:
@@ -197,7 +176,11 @@ def _verify_statement(s: Statement, kernel: Kernel, here: dict[str, torch.dtype]
             _require(s.value.dtype == s.dtype, "a fold has the dtype of its value", kernel)
         case Store():
             buffer = next((b for b in kernel.writes if b.name == s.buffer), None)
-            _require(buffer is not None and buffer.dtype == s.value.dtype, f"the store to {s.buffer}", kernel)
+            _require(
+                buffer is not None and buffer.dtype == s.value.dtype,
+                f"a store to {s.buffer} has the dtype of this result",
+                kernel,
+            )
 
 
 def _verify_memory(kernel: Kernel) -> None:
@@ -206,19 +189,19 @@ def _verify_memory(kernel: Kernel) -> None:
     written = {b.name for b in kernel.writes}
     stored: dict[str, set[Index]] = {}
     for loop in kernel.loops:
-        runs = all(v.extent for v in (*kernel.rows, *loop.axes))
-        now = [s for s in loop.body if isinstance(s, Store)]
+        is_empty = any(v.extent == 0 for v in (*kernel.rows, *loop.axes))
+        stores = [s for s in loop.body if isinstance(s, Store)]
         for s in loop.body:
-            for e in _all(s.value):
-                if isinstance(e, Load):
-                    _require(e.buffer in buffers and len(e.index) == 1, f"the load of {e.buffer}", kernel)
-                    own = stored.get(e.buffer, {*e.index}) == {*e.index}
-                    _require(own, f"{e.buffer} is read at other offsets than an earlier loop has written", kernel)
-                    fits = not runs or e.valid is not None or _inside(e.index[0], buffers[e.buffer].span)
-                    _require(fits, f"{e.index[0]} stays inside {e.buffer}", kernel)
+            for load in s.value.loads:
+                is_argument = load.buffer in buffers and len(load.index) == 1
+                _require(is_argument, f"a load of {load.buffer} has one offset into an argument", kernel)
+                is_at_stores = stored.get(load.buffer, {*load.index}) == {*load.index}
+                _require(is_at_stores, f"a loop reads {load.buffer} where an earlier loop has stored", kernel)
+                fits = is_empty or load.valid is not None or _inside(load.index[0], buffers[load.buffer].span)
+                _require(fits, f"{load.index[0]} stays inside {load.buffer}", kernel)
             if isinstance(s, Store):
-                fits = not runs or _inside(s.index, buffers[s.buffer].span)
+                fits = is_empty or _inside(s.index, buffers[s.buffer].span)
                 _require(fits, f"{s.index} stays inside {s.buffer}", kernel)
-        for s in now:
+        for s in stores:
             stored.setdefault(s.buffer, set()).add(s.index)
     _require(stored.keys() == written, "writes are the buffers that are stored", kernel)

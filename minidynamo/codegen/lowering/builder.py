@@ -39,7 +39,7 @@ class Builder:
         self.decomposed_from: str | None = None
         # The language of the kernels.
         self.target = "cpp"
-        # Calls whose folds must not be cut into chunks: if a fold of the call needs chunks, the call stays torch's own.
+        # Calls whose folds must not be cut into chunks: if a fold needs chunks, the call becomes an extern call.
         self.uncut: Collection[str] = ()
         # Checks of numbers that run before the first step of the program.
         self.prelude: list[Compute] = []
@@ -55,7 +55,7 @@ class Builder:
     def require(self, op: Callable[..., None], *args: Any) -> None:
         """Makes the host program call `op(*args)`, which may raise, before its first step."""
         if not any((step.op, step.args) == (op, args) for step in self.prelude):
-            self.prelude.append(Compute(self.fresh(f"asked_{len(self.prelude)}"), op, args, raises=True))
+            self.prelude.append(Compute(self.fresh(f"check_{len(self.prelude)}"), op, args, raises=True))
 
     def fresh(self, hint: str) -> str:
         """Returns a new buffer name that starts with the name of the call being lowered."""
@@ -104,21 +104,21 @@ class Builder:
         size = [1 if d in folded else n for d, n in enumerate(shape) if keepdim or d not in folded]
         index = [Index() if d in folded else at[d] for d in range(len(shape)) if keepdim or d not in folded]
         positional = combine in POSITIONAL
-        several = {d for d in folded if shape[d] != 1}
-        if 0 in shape or (positional and not several):  # folds of no elements, or an empty result
-            nothing = const(0, torch.int64) if positional else V(identity(combine, body.dtype))
-            return self.compute(size, lambda _: nothing, dtype)
-        if not several:
+        long_dims = {d for d in folded if shape[d] != 1}
+        if 0 in shape or (positional and not long_dims):  # folds of no elements, or an empty result
+            empty_fold = const(0, torch.int64) if positional else V(identity(combine, body.dtype))
+            return self.compute(size, lambda _: empty_fold, dtype)
+        if not long_dims:
             kept = [d for d in range(len(shape)) if keepdim or d not in folded]
 
-            def single(new: Coordinates) -> V:
-                coordinate = {d: i for d, i in zip(kept, new) if d not in folded}
+            def element_at(coordinates: Coordinates) -> V:
+                coordinate = {d: i for d, i in zip(kept, coordinates) if d not in folded}
                 return formula(
                     *(self.element(v, [coordinate.get(d, Index()) for d in range(len(shape))]) for v in values)
                 )
 
-            return self.compute(size, single, dtype)
-        folded, position = several, None
+            return self.compute(size, element_at, dtype)
+        folded, position = long_dims, None
         if positional:
             inner = [d for d in range(len(shape)) if d in folded]
             position = flatten([at[d] for d in inner], row_major([shape[d] for d in inner]))
@@ -131,7 +131,7 @@ class Builder:
         return self._add(node)
 
     def adopt(self, value: Value, layout: Buffer, start: int) -> Value:
-        """Gives a buffer that was added since node `start` the name, sizes and strides of `layout`, in all its uses."""
+        """Replaces the buffer of `value`, which was added since node `start`, by `layout` in all its uses."""
         old = value.buffer.name
         for k in range(start, len(self.nodes)):
             node = self.nodes[k]

@@ -22,7 +22,7 @@ def filled(builder: Builder, value: V | Number) -> Value:
 
 @lowering("full", "full_like", "new_full", "scalar_tensor")
 def lower_full(builder: Builder, *args: Any, **kwargs: Any) -> Value:
-    """Fills a tensor with a number, the last argument; the sizes are those of a tensor or given."""
+    """Fills a tensor with a number, the last argument; the sizes are arguments, or those of a tensor."""
     return filled(builder, args[-1])
 
 

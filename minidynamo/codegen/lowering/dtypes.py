@@ -48,7 +48,7 @@ RESULTS_LIKE_THE_FIRST_ARGUMENT: dict[str, int] = {
     "_scaled_dot_product_fused_attention_overrideable": 1,
     "_scaled_dot_product_fused_attention_overrideable_backward": 3,
 }
-"""Operation -> the number of its first results that have the dtype of the first argument. Its other results may have
+"""Operation -> the number of its first results that have the dtype of the first argument. The other results may have
 another dtype."""
 
 GRADIENTS = frozenset(
@@ -81,10 +81,10 @@ def is_uncertain(node: fx.Node, uncertain: Container[fx.Node]) -> bool:
     """Returns whether the dtype of a result of torch is uncertain.
 
     The dtype is uncertain if the operation takes several floating dtypes, as losses and normalizations do, or if an
-    argument is `uncertain` and nothing fixes the dtype of the result.
+    argument is `uncertain` and no rule decides the dtype of the result.
     """
     value = node.meta.get("val")
-    if node.op != "call_function" or _is_settled(node, value) or _is_checked(node):
+    if node.op != "call_function" or _has_certain_dtype(node, value) or _is_checked(node):
         return False
     if node.target is operator.getitem:
         call, item = node.args
@@ -95,8 +95,9 @@ def is_uncertain(node: fx.Node, uncertain: Container[fx.Node]) -> bool:
     return len({v.dtype for v in arguments if isinstance(v, torch.Tensor) and v.is_floating_point()}) > 1
 
 
-def _is_settled(node: fx.Node, value: Any) -> bool:
-    """Returns whether the result is not a floating tensor, or an argument of the call is the dtype."""
+def _has_certain_dtype(node: fx.Node, value: Any) -> bool:
+    """Returns whether the dtype of a result is certain: it is not a floating dtype, or it is an argument of the
+    call."""
     if isinstance(value, torch.Tensor) and not (value.is_floating_point() or value.is_complex()):
         return True
     return any(isinstance(arg, torch.dtype) for arg in (*node.args, *node.kwargs.values()))
@@ -109,8 +110,8 @@ def _is_checked(node: fx.Node) -> bool:
 
 def _is_like_the_first(call: Any, item: Any, uncertain: Container[fx.Node]) -> bool:
     """Returns whether a result of a call has the dtype of the first argument, and this dtype is certain."""
-    known = RESULTS_LIKE_THE_FIRST_ARGUMENT.get(base_name(call.target), 0) if isinstance(call.target, OpOverload) else 0
-    return item < known and call.args[0] not in uncertain
+    count = RESULTS_LIKE_THE_FIRST_ARGUMENT.get(base_name(call.target), 0) if isinstance(call.target, OpOverload) else 0
+    return item < count and call.args[0] not in uncertain
 
 
 def run_time_dtype(value: V | Number) -> torch.dtype | None:
@@ -120,8 +121,8 @@ def run_time_dtype(value: V | Number) -> torch.dtype | None:
 
 def may_not_fit(value: V | Number | Value, dtype: torch.dtype) -> bool:
     """Returns whether torch may refuse the conversion of a run-time number or of a tensor to `dtype`."""
-    given = value.dtype if isinstance(value, Value) else run_time_dtype(value)
-    return given is not None and not all_fit(given, dtype)
+    source_dtype = value.dtype if isinstance(value, Value) else run_time_dtype(value)
+    return source_dtype is not None and not all_fit(source_dtype, dtype)
 
 
 def converted(builder: Builder, value: V | Number, dtype: torch.dtype) -> V:

@@ -1,6 +1,6 @@
 """Owns the search for calls that repeat an earlier call with the same arguments, so that both share one result.
 
-Under autocast each projection of a layer converts the same activation again. Results are shared only where this takes
+Under autocast each projection of a layer converts the same activation again. A result is shared only if this takes
 no more memory than the second call.
 """
 
@@ -94,20 +94,19 @@ class Repeats:
         return is_tensor and not is_result and not overwritten and self.written.isdisjoint(self._bases(node))
 
     def _saves_memory(self, earlier: fx.Node, later: fx.Node) -> bool:
-        """Returns whether no more memory is in use if the result of `earlier` is kept for the readers of `later`.
-
-        While it is kept, the program would have kept the arguments of `later` that die there.
+        """Returns whether the program needs no more memory if the result of `earlier` is kept for the readers of
+        `later`: in return, arguments that would die at `later` die before.
         """
-        own = self.layout(later)
-        if own is None or own != self.layout(earlier):
+        layout = self.layout(later)
+        if layout is None or layout != self.layout(earlier):
             return False
-        here, kept_from = self.position[later], max(self.uses[earlier], default=self.position[earlier])
-        if kept_from >= here:
+        position, last_use = self.position[later], max(self.uses[earlier], default=self.position[earlier])
+        if last_use >= position:
             return True
         saved = 0
         for base in self._bases(later):
             memory = self.layout(base)
-            others = self.uses[base] - {here}
-            if base.op == "call_function" and memory is not None and max(others, default=0) <= kept_from:
+            other_uses = self.uses[base] - {position}
+            if base.op == "call_function" and memory is not None and max(other_uses, default=0) <= last_use:
                 saved += hint(memory.nbytes)
-        return saved >= hint(own.nbytes)
+        return saved >= hint(layout.nbytes)

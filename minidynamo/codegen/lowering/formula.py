@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from minidynamo.codegen.ir.expr import OPS, Cast, Const, Expr, IndexValue, Op
+from minidynamo.codegen.ir.expr import HALF, OPS, Cast, Const, Expr, IndexValue, Op, kind_of
 from minidynamo.codegen.ir.index import Index
 from minidynamo.codegen.ir.size import Extent, Size, exact, known_at_least, known_less
 
@@ -29,16 +29,9 @@ ON_BOOL = {"add": "or", "mul": "and", "max": "or", "min": "and"}
 """The meaning of arithmetic on bools, as in eager."""
 
 
-def kind_of(dtype: torch.dtype) -> str:
-    """Returns the letter of OPS for a class of dtypes."""
-    if dtype == torch.bool:
-        return "b"
-    return "f" if dtype.is_floating_point else "i"
-
-
 def is_half(dtype: torch.dtype) -> bool:
     """Returns whether `dtype` is a half type; kernels compute with half types in float32."""
-    return dtype in (torch.float16, torch.bfloat16)
+    return dtype in HALF
 
 
 def opmath(dtype: torch.dtype) -> torch.dtype:

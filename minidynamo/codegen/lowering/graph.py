@@ -89,7 +89,7 @@ def layout_of(name: str, fake: Any, numbers: Numbers) -> Buffer | None:
     return Buffer(name, shape, stride, fake.dtype, fake.device)
 
 
-def is_dense(buffer: Buffer) -> bool:
+def has_no_overlap(buffer: Buffer) -> bool:
     """Returns whether no two elements share memory, so that a kernel may write all elements."""
     span: Extent = 1
     for size, stride in sorted(zip(buffer.shape, buffer.stride), key=lambda p: (hint(p[1]), hint(p[0]))):
@@ -130,7 +130,7 @@ class GraphLowering:
         self.stored: dict[fx.Node, Value] = {}
         self.last_writes = {n.args[0]: n for n in gm.graph.find_nodes(op="call_function", target=_COPY)}
         self.positions = {node: k for k, node in enumerate(gm.graph.nodes)}
-        # Identity of a fake tensor -> its layout, without a name: each reader of a value asks for the layout.
+        # Identity of a fake tensor -> its layout, without a name. Each reader of a value needs the layout.
         self.layouts: dict[int, Buffer] = {}
         # Call -> an earlier call with the same result.
         self.repeated: dict[fx.Node, fx.Node] = {}
@@ -190,13 +190,13 @@ class GraphLowering:
         return name
 
     def _layout(self, name: str, fake: Any) -> Buffer | None:
-        known = self.layouts.get(id(fake))
-        if known is None:
-            known = layout_of("", fake, self.numbers)
-            if known is None:
+        layout = self.layouts.get(id(fake))
+        if layout is None:
+            layout = layout_of("", fake, self.numbers)
+            if layout is None:
                 return None
-            self.layouts[id(fake)] = known
-        return Buffer(name, known.shape, known.stride, known.dtype, known.device)
+            self.layouts[id(fake)] = layout
+        return Buffer(name, layout.shape, layout.stride, layout.dtype, layout.device)
 
     def _origins(self, node: fx.Node) -> Origins:
         """Returns the origins of the values computed for `node`."""
@@ -244,7 +244,7 @@ class GraphLowering:
             return
         if self._store_into_input(node):
             return
-        # An unused node is in the graph for the error that it may raise: ATen raises it.
+        # An unused node is in the graph because it may raise an error, which ATen raises.
         kernel = bool(node.users) and self._is_supported(node)
         if kernel and self.repeated.get(node) in self.values:
             self.values[node] = self.values[self.repeated[node]]
@@ -255,7 +255,7 @@ class GraphLowering:
             self._extern(node)
 
     def _lower_getitem(self, node: fx.Node) -> bool:
-        """Lowers the choice of a result of a lowered operation with several results; returns whether it did."""
+        """Lowers `getitem` on a lowered operation with several results; returns whether it did."""
         source, k = node.args
         values = self.values.get(source) if isinstance(source, fx.Node) else None
         if not isinstance(values, tuple) or not isinstance(k, int):
@@ -286,7 +286,7 @@ class GraphLowering:
 
     def _lower(self, node: fx.Node, lowering: registry.Lowering) -> bool:
         builder = self.builder
-        start, before, asked = len(builder.nodes), len(builder.buffers), len(builder.prelude)
+        first_node, buffers_before, checks = len(builder.nodes), len(builder.buffers), len(builder.prelude)
         value = node.meta["val"]
         fakes = list(value) if isinstance(value, (tuple, list)) else [value]
         name = self._name(node)
@@ -301,10 +301,10 @@ class GraphLowering:
         try:
             result = lowering(builder, *args, **kwargs)
             if not registry.is_view(node.target):
-                result = self._adopted(node, name, result, fakes, start)
+                result = self._adopted(node, name, result, fakes, first_node)
         except NotLowered:
-            del builder.nodes[start:], builder.prelude[asked:]
-            for added in [*builder.buffers][before:]:
+            del builder.nodes[first_node:], builder.prelude[checks:]
+            for added in [*builder.buffers][buffers_before:]:
                 del builder.buffers[added]
             self.names.discard(name)
             return False
@@ -332,7 +332,7 @@ class GraphLowering:
             and layout.shape != value.shape
             and not all(isinstance(n, int) for n in (*layout.shape, *value.shape))
         ):
-            raise NotLowered  # one size with two different expressions
+            raise NotLowered  # a size with two different expressions
         if layout is None or layout.shape != value.shape or layout.dtype != value.dtype or not value.is_whole:
             what = f"the lowering of {node.target} returns another layout than eager"
             raise InternalError(Diagnostic("MD510", what, why=f"Expected {layout}, got {value}."))
@@ -369,10 +369,10 @@ class GraphLowering:
     def _unused(self, node: fx.Node, name: str) -> Iterable[Buffer]:
         """Yields the layouts of the results that no node reads."""
         value = node.meta.get("val")
-        taken = {user.args[1] for user in node.users if user.target is operator.getitem}
+        read = {user.args[1] for user in node.users if user.target is operator.getitem}
         for index, item in enumerate(value) if isinstance(value, (tuple, list)) else ():
             layout = self._layout(f"{name}_{index}", item)
-            if index not in taken and layout is not None:
+            if index not in read and layout is not None:
                 yield layout
 
     def materialize(self, node: fx.Node, *, output: bool = False) -> str:
@@ -394,14 +394,14 @@ class GraphLowering:
         return self.host_names[node]
 
     def _restride(self, node: fx.Node) -> bool:
-        """Makes a view of views in one call, from the first tensor in the chain that exists; returns whether it did."""
+        """Replaces a chain of views by one extern call on the nearest tensor that exists; returns whether it did."""
         layout = self._layout("", node.meta["val"])
-        source, links = node, 0
+        source, length = node, 0
         while source not in self.host_names and source.target in RESTRIDING:
             argument = source.args[0]
             assert isinstance(argument, fx.Node)
-            source, links = argument, links + 1
-        if links < 2 or layout is None or not all(isinstance(n, int) for n in (*layout.shape, *layout.stride)):
+            source, length = argument, length + 1
+        if length < 2 or layout is None or not all(isinstance(n, int) for n in (*layout.shape, *layout.stride)):
             return False
         root = Name(self.materialize(source))
         name = self._define(node)
@@ -412,8 +412,8 @@ class GraphLowering:
 
     def _is_same_view(self, node: fx.Node, source: fx.Node) -> bool:
         """Returns whether a view changes nothing, not even strides."""
-        own, other = self._layout("", node.meta.get("val")), self._layout("", source.meta.get("val"))
-        return own is not None and own == other and self.values.get(node) == self.values.get(source)
+        layout, source_layout = self._layout("", node.meta.get("val")), self._layout("", source.meta.get("val"))
+        return layout is not None and layout == source_layout and self.values.get(node) == self.values.get(source)
 
     def _constants_and_names(self, value: Any, *, output: bool = False) -> Any:
         known = self.known.get(value) if isinstance(value, fx.Node) else self.numbers.extent(value)
@@ -470,16 +470,16 @@ class GraphLowering:
             return False
         layout, value = self.values[target], self.values[source]
         assert isinstance(layout, Value) and isinstance(value, Value)
-        stays = self._record_write(layout.buffer, value) and self._is_computed(value.buffer)
-        stays = stays or (value.is_whole and value.shape == layout.shape)
-        if self.last_writes[target] is not node and stays:
+        is_readable = self._record_write(layout.buffer, value) and self._is_computed(value.buffer)
+        is_readable = is_readable or (value.is_whole and value.shape == layout.shape)
+        if self.last_writes[target] is not node and is_readable:
             self.values[node] = value
             self.host_names[node] = self.materialize(source)
             return True
         buffer = layout.buffer
         is_written_twice = buffer.name in self.mutated or value.buffer.name in {buffer.name, *self.mutated}
         self.mutated.add(buffer.name)
-        if is_written_twice or not is_dense(buffer):
+        if is_written_twice or not has_no_overlap(buffer):
             return False
         axes = dimensions(buffer.shape, "i")
         at = tuple(as_index(v) for v in axes)
@@ -494,11 +494,14 @@ class GraphLowering:
     def _record_write(self, target: Buffer, value: Value) -> bool:
         """Records a write to an input if the elements of the value have the memory order of the input; returns whether
         it did."""
-        new, window = value.buffer, Value.whole(target)
-        matches = (new.dtype, new.numel, value.shape) == (target.dtype, target.numel, target.shape) and is_dense(target)
-        if not matches or flatten(value.index, new.stride) != flatten(window.index, target.stride):
+        buffer, input_value = value.buffer, Value.whole(target)
+        if (buffer.dtype, buffer.numel, value.shape) != (target.dtype, target.numel, target.shape):
             return False
-        self.writes.append(Write(target.name, new.name, self.calls))
+        if not has_no_overlap(target):
+            return False
+        if flatten(value.index, buffer.stride) != flatten(input_value.index, target.stride):
+            return False
+        self.writes.append(Write(target.name, buffer.name, self.calls))
         return True
 
     def _is_computed(self, buffer: Buffer) -> bool:

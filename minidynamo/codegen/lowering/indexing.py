@@ -22,22 +22,22 @@ from minidynamo.codegen.lowering.registry import Coordinates, Value, add, broadc
 from minidynamo.codegen.lowering.views import index_from_start, slice_start
 
 MOST_JOINED = 8
-"""The most tensors to join in a kernel: beyond, the comparisons per element cost more than a copy."""
+"""The most tensors to join in a kernel: with more tensors, the comparisons per element cost more than a copy."""
 
 LOSSES = frozenset({"nll_loss_forward", "nll_loss2d_forward"})
 """Operations that report a bad target, where the gather in their decomposition would report a bad index."""
 
 
-def checked(position: V, size: Extent, *words: int, wrap: bool = False, check: str = "check_index") -> Index:
+def checked(position: V, size: Extent, *details: int, wrap: bool = False, check: str = "check_index") -> Index:
     """Returns `position` as a coordinate of a dimension of `size`, with a check that raises.
 
-    `check` is the check in OPS; `words` are its other operands, such as the dimension. With `wrap`, negative positions
-    count from the end.
+    `check` is the check in OPS; `details` are its other operands, such as the dimension. With `wrap`, negative
+    positions count from the end.
     """
     position = position.to(torch.int64)
     if wrap:
         position = where(position < 0, position + size, position)
-    return Index(((Lookup(apply(check, position, size, *words).expr, size), 1),))
+    return Index(((Lookup(apply(check, position, size, *details).expr, size), 1),))
 
 
 def _checked_load(builder: Builder, x: Value, at: Coordinates) -> V:
@@ -57,7 +57,7 @@ def _checks(indices: Iterable[Index]) -> set[Expr]:
     return {check for index in indices for check in IndexValue(index, torch.int64).checks}
 
 
-def _need_integers(index: Value) -> None:
+def _require_integers(index: Value) -> None:
     if index.dtype not in (torch.int32, torch.int64):
         raise NotLowered
 
@@ -65,7 +65,7 @@ def _need_integers(index: Value) -> None:
 @lowering("embedding")
 def lower_embedding(builder: Builder, weight: Value, index: Value, *rest: Any) -> Value:
     """Selects rows of `weight`; the padding index and the other options change the gradient only."""
-    _need_integers(index)
+    _require_integers(index)
 
     def body(at: Coordinates) -> V:
         row = checked(V(index.load(at[:-1])), weight.shape[0])
@@ -77,11 +77,11 @@ def lower_embedding(builder: Builder, weight: Value, index: Value, *rest: Any) -
 @lowering("index_select")
 def lower_index_select(builder: Builder, x: Value, dim: int, index: Value) -> Value:
     """Selects slices of `x` along a dimension."""
-    _need_integers(index)
+    _require_integers(index)
     if not x.shape or len(index.shape) != 1:
         raise NotLowered
     along = dim % len(x.shape)
-    check = "check_data" if along == 1 else "check_index"  # another kernel in ATen, with another error
+    check = "check_data" if along == 1 else "check_index"  # here ATen has a different kernel, with a different error
 
     def body(at: Coordinates) -> V:
         chosen = checked(V(index.load((at[along],))), x.shape[along], check=check)
@@ -93,14 +93,14 @@ def lower_index_select(builder: Builder, x: Value, dim: int, index: Value) -> Va
 @lowering("gather")
 def lower_gather(builder: Builder, x: Value, dim: int, index: Value, *, sparse_grad: bool = False) -> Value:
     """Selects an element of `x` per element of `index`, along a dimension."""
-    _need_integers(index)
+    _require_integers(index)
     if not x.shape or len(index.shape) != len(x.shape):  # an empty index may have any number of dimensions
         raise NotLowered
     along = dim % len(x.shape)
-    check, words = ("check_target", ()) if builder.decomposed_from in LOSSES else ("check_gather", (along,))
+    check, details = ("check_target", ()) if builder.decomposed_from in LOSSES else ("check_gather", (along,))
 
     def body(at: Coordinates) -> V:
-        chosen = checked(V(index.load(at)), x.shape[along], *words, check=check)
+        chosen = checked(V(index.load(at)), x.shape[along], *details, check=check)
         return _checked_load(builder, x, (*at[:along], chosen, *at[along + 1 :]))
 
     return builder.compute(builder.out.shape, body)
@@ -122,7 +122,7 @@ def lower_index(builder: Builder, x: Value, indices: Sequence[Value | None]) -> 
     def body(at: Coordinates) -> V:
         inner = at[first : first + len(shape)]
         loaded = (V(i.broadcast_load(inner)) for i in tensors)
-        chosen = [subscript(own, x.shape[d], k) for k, (d, own) in enumerate(zip(indexed, loaded))]
+        chosen = [subscript(position, x.shape[d], k) for k, (d, position) in enumerate(zip(indexed, loaded))]
         return _checked_load(builder, x, (*at[:first], *chosen, *at[first + len(shape) :]))
 
     return builder.compute(builder.out.shape, body)
@@ -142,14 +142,16 @@ def lower_cat(builder: Builder, tensors: Sequence[Value], dim: int = 0) -> Value
         result: V | None = None
         for part in reversed(parts):
             end = end - part.shape[along]
-            own = V(part.load((*at[:along], at[along] - end, *at[along + 1 :]))).to(dtype)
+            element = V(part.load((*at[:along], at[along] - end, *at[along + 1 :]))).to(dtype)
             if len(parts) > 1:
                 inside = number(at[along]) >= end
                 inside = inside & (number(at[along]) < end + part.shape[along])
-                own = V(mask(own.expr, inside.expr))
-                result = own if result is None else where(number(at[along]) < end + part.shape[along], own, result)
+                element = V(mask(element.expr, inside.expr))
+                result = (
+                    element if result is None else where(number(at[along]) < end + part.shape[along], element, result)
+                )
             else:
-                result = own
+                result = element
         assert result is not None
         return result
 
@@ -173,9 +175,8 @@ def lower_pad(builder: Builder, x: Value, pad: Sequence[int], value: V | Number 
     """Adds borders of a number to `x`; negative borders cut off."""
     if any(isinstance(n, Size) for n in pad):
         raise NotLowered
-    if x.dtype == torch.uint8 and (
-        isinstance(value, (V, Size)) or value < 0
-    ):  # eager raises for a negative number here
+    # For uint8 eager raises an error for a negative number.
+    if x.dtype == torch.uint8 and (isinstance(value, (V, Size)) or value < 0):
         raise NotLowered
     filling = converted(builder, value, builder.out.dtype)
     before = [0] * len(x.shape)
@@ -187,14 +188,14 @@ def lower_pad(builder: Builder, x: Value, pad: Sequence[int], value: V | Number 
             raise NotLowered
 
     def body(at: Coordinates) -> V:
-        own = [i - b for i, b in zip(at, before)]
+        old = [i - b for i, b in zip(at, before)]
         inside = const(True, torch.bool)
-        for i, size, low, high in zip(own, x.shape, before, builder.out.shape):
+        for i, size, low, high in zip(old, x.shape, before, builder.out.shape):
             if low > 0:
                 inside = inside & (number(i) >= 0)
             if not known_at_least(size - (high - low), 0):
                 inside = inside & (number(i) < size)
-        loaded = V(mask(x.load(own), inside.expr))
+        loaded = V(mask(x.load(old), inside.expr))
         return where(inside, loaded, filling)
 
     return builder.compute(builder.out.shape, body)

@@ -18,7 +18,7 @@ from minidynamo.codegen.lowering.reductions import count, moments
 from minidynamo.codegen.lowering.registry import Value, lowering
 
 
-def _row(x: Value, dim: int) -> list[int]:
+def _row_dims(x: Value, dim: int) -> list[int]:
     dims = [dim % len(x.shape)] if x.shape else []
     if not x.dtype.is_floating_point or count(x, dims) == 0:
         raise NotLowered
@@ -43,8 +43,8 @@ def lower_safe_softmax(builder: Builder, x: Value, dim: int, dtype: Any = None) 
 
 def _exponentials(builder: Builder, x: Value, dim: int) -> tuple[Value, Value, Value]:
     """Returns the largest element of each row, `exp(x - largest)`, and the sum of these exponentials."""
-    dims = _row(x, dim)
-    # In columns that fill no vector, eager's CPU kernel rounds half types after each step.
+    dims = _row_dims(x, dim)
+    # Along columns, eager's CPU kernel rounds half types after each step in the elements that fill no vector.
     if builder.device.type == "cpu" and is_half(x.dtype) and dims != [len(x.shape) - 1]:
         raise NotLowered
     largest = builder.reduce("max", lambda v: v, x, dims=dims, keepdim=True)
@@ -55,7 +55,7 @@ def _exponentials(builder: Builder, x: Value, dim: int) -> tuple[Value, Value, V
 @lowering("_log_softmax")
 def lower_log_softmax(builder: Builder, x: Value, dim: int, half_to_float: bool) -> Value:
     """Computes `x - max - log(sum(exp(x - max)))` along a dimension."""
-    dims = _row(x, dim)
+    dims = _row_dims(x, dim)
     largest = builder.reduce("max", lambda v: v, x, dims=dims, keepdim=True)
     # For rows in memory, eager's CPU kernel stores the sum, and its logarithm, in the dtype of the elements.
     by_rows = builder.device.type == "cpu" and dims == [len(x.shape) - 1]
@@ -73,7 +73,7 @@ def lower_log_softmax(builder: Builder, x: Value, dim: int, half_to_float: bool)
 @lowering("_softmax_backward_data")
 def lower_softmax_backward(builder: Builder, grad: Value, y: Value, dim: int, input_dtype: Any) -> Value:
     """Computes `y * (grad - sum(grad * y))`."""
-    dims = _row(y, dim)
+    dims = _row_dims(y, dim)
     total = builder.reduce("sum", lambda g, v: g * v, grad, y, dims=dims, keepdim=True)
     return builder.map(lambda g, v, s: (g - s) * v, grad, y, total, dtype=builder.out.dtype)
 
@@ -81,7 +81,7 @@ def lower_softmax_backward(builder: Builder, grad: Value, y: Value, dim: int, in
 @lowering("_log_softmax_backward_data")
 def lower_log_softmax_backward(builder: Builder, grad: Value, y: Value, dim: int, input_dtype: Any) -> Value:
     """Computes `grad - exp(y) * sum(grad)`."""
-    dims = _row(y, dim)
+    dims = _row_dims(y, dim)
     total = builder.reduce("sum", lambda g: g, grad, dims=dims, keepdim=True)
     return builder.map(lambda g, v, s: g - apply("exp", v) * s, grad, y, total, dtype=builder.out.dtype)
 
@@ -191,15 +191,15 @@ def lower_batch_norm(
     if training or mean is None or variance is None or mixed or builder.device.type != "cpu":
         raise NotLowered
     channels = [size if d == 1 else 1 for d, size in enumerate(x.shape)]
-    named = {"mean": mean, "rstd": builder.map(lambda v: 1 / apply("sqrt", v + eps), variance)}
-    named |= {name: v for name, v in (("weight", weight), ("bias", bias)) if v is not None}
-    of_channels = dict(zip(named, (v.view(channels, lambda new: [new[1]]) for v in named.values())))
+    parameters = {"mean": mean, "rstd": builder.map(lambda v: 1 / apply("sqrt", v + eps), variance)}
+    parameters |= {name: v for name, v in (("weight", weight), ("bias", bias)) if v is not None}
+    by_channel = dict(zip(parameters, (v.view(channels, lambda new: [new[1]]) for v in parameters.values())))
 
-    def formula(v: V, *of_channel: V) -> V:
-        at = dict(zip(of_channels, of_channel))
-        scale = at["rstd"] * at["weight"] if "weight" in at else at["rstd"]
-        shift = apply("fma", -at["mean"], scale, at.get("bias", const(0, x.dtype)))
+    def formula(v: V, *elements: V) -> V:
+        element = dict(zip(by_channel, elements))
+        scale = element["rstd"] * element["weight"] if "weight" in element else element["rstd"]
+        shift = apply("fma", -element["mean"], scale, element.get("bias", const(0, x.dtype)))
         return apply("fma", v, scale, shift)
 
-    nothing = (builder.compute((0,), lambda _: const(0, x.dtype)) for _ in range(2))
-    return builder.map(formula, x, *of_channels.values()), *nothing
+    empty = (builder.compute((0,), lambda _: const(0, x.dtype)) for _ in range(2))
+    return builder.map(formula, x, *by_channel.values()), *empty

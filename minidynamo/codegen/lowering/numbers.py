@@ -37,7 +37,7 @@ class Numbers:
         """Binds each symbol that is an input, or else a size or stride of an input tensor."""
         tensors = []
         for name, value in inputs:
-            self._bind(value, functools.partial(_called, name), large=True)
+            self._bind(value, functools.partial(_input_name, name), large=True)
             if isinstance(value, torch.SymFloat):
                 self.floats.add(name)
             elif isinstance(value, torch.Tensor) and value.layout == torch.strided:
@@ -53,10 +53,10 @@ class Numbers:
         return out
 
     def _bind(self, value: Any, name: Callable[[str], str], large: bool = False) -> None:
-        """Binds the symbol `value`, if it is a symbol; `name` makes the symbol known to the host program."""
+        """Binds the symbol `value`, if it is a symbol; `name` returns its name in the host program."""
         symbol = value.node.expr if isinstance(value, torch.SymInt) else None
         if symbol is not None and symbol.is_Symbol and symbol not in self._symbols:
-            self._symbols[symbol] = Symbol(name(str(symbol)), _lower(value.node, symbol), _hint(value), large)
+            self._symbols[symbol] = Symbol(name(str(symbol)), _lower_bound(value.node, symbol), _hint(value), large)
 
     def extent(self, value: Any) -> Extent | None:
         """Returns a size as an extent; None if it depends on numbers that only torch can compute."""
@@ -74,13 +74,12 @@ class Numbers:
 
     def extents(self, values: Iterable[Any]) -> tuple[Extent, ...] | None:
         """Returns several sizes as extents, or None."""
-        found = [self.extent(value) for value in values]
-        known = tuple(value for value in found if value is not None)
-        return known if len(known) == len(found) else None
+        extents = [self.extent(value) for value in values]
+        result = tuple(value for value in extents if value is not None)
+        return result if len(result) == len(extents) else None
 
     def value(self, name: str, fake: Any) -> Extent | V | float | bool | None:
-        """Returns the number that is called `name` in the host program as kernels use it; None if kernels cannot have
-        it."""
+        """Returns the form in which kernels use the number `name` of the host program; None if they cannot use it."""
         if isinstance(fake, (bool, float)):
             return fake
         if isinstance(fake, torch.SymFloat):
@@ -107,24 +106,24 @@ class Numbers:
             case (("Pow" | "PowByNatural"), [base, int(exponent)]) if exponent >= 0:
                 return product([base] * exponent)
             case (("FloorDiv" | "CleanDiv"), [a, b]):
-                return derived("floordiv", a, b, _lower(node, expr))
+                return derived("floordiv", a, b, _lower_bound(node, expr))
             case (("Mod" | "PythonMod"), [a, b]):
-                return derived("mod", a, b, _lower(node, expr))
+                return derived("mod", a, b, _lower_bound(node, expr))
             case "ModularIndexing", [a, b, c]:
-                return derived("mod", derived("floordiv", a, b), c, _lower(node, expr))
+                return derived("mod", derived("floordiv", a, b), c, _lower_bound(node, expr))
             case ("Max" | "Min") as name, [first, *rest, last]:
                 for a in rest:
                     first = derived(name.lower(), first, a)
-                return derived(name.lower(), first, last, _lower(node, expr))
+                return derived(name.lower(), first, last, _lower_bound(node, expr))
         raise NotAnExtent
 
 
-def _called(name: str, symbol: str) -> str:
+def _input_name(name: str, symbol: str) -> str:
     """Returns the name of an input that is a number: the host program has the number under this name."""
     return name
 
 
-def _lower(node: Any, expr: Any) -> int | None:
+def _lower_bound(node: Any, expr: Any) -> int | None:
     """Returns the smallest value of `expr` under the present guards; None if there is none."""
     lower = node.shape_env.bound_sympy(expr).lower
     return int(lower) if lower.is_Integer else None

@@ -1,6 +1,6 @@
 """Owns the elementwise ATen operations, as a table of formulas.
 
-A row is all that an operation needs. Broadcasting, half types and result dtypes are the same for all operations and are
+An operation needs only a row. Broadcasting, half types and result dtypes are the same for all operations and are
 handled below the table.
 """
 
@@ -67,7 +67,7 @@ class Row:
     #: False if eager raises an error for bools among the arguments; such calls are left to torch.
     bools: bool = True
     #: Whether eager raises an error for numbers that the dtype of the result does not hold. For named arguments
-    #: (`alpha`) it always does, with the dtype of the computation.
+    #: (`alpha`) eager always raises it, by the dtype of the computation.
     strict: bool = False
 
 
@@ -95,21 +95,21 @@ def binary(name: str) -> Callable[[V | Number, V | Number], V]:
 def _add(a: V | Number, b: V | Number, alpha: V | Number = 1) -> V:
     if alpha == 1:
         return apply("add", a, b)
-    first = a if isinstance(a, V) else b
-    assert isinstance(first, V)
-    a, b = (x if isinstance(x, V) else const(x, first.dtype) for x in (a, b))
-    return fma(const(alpha, first.dtype), b, a)
+    tensor = a if isinstance(a, V) else b
+    assert isinstance(tensor, V)
+    a, b = (x if isinstance(x, V) else const(x, tensor.dtype) for x in (a, b))
+    return fma(const(alpha, tensor.dtype), b, a)
 
 
 def whole_division(operation: str) -> Callable[[V | Number, V | Number], V]:
     """Returns the formula for a row of OPS, for divisors that neither raise nor overflow."""
 
     def formula(a: V | Number, b: V | Number) -> V:
-        first = a if isinstance(a, V) else b
-        # Eager raises for an integer zero, and dividing the smallest integer by -1 overflows: only known divisors.
+        tensor = a if isinstance(a, V) else b
+        # For integers, eager raises an error for a zero, and the smallest integer divided by -1 overflows.
         if (
-            isinstance(first, V)
-            and not first.dtype.is_floating_point
+            isinstance(tensor, V)
+            and not tensor.dtype.is_floating_point
             and (isinstance(b, (V, Size)) or int(b) in (0, -1))
         ):
             raise NotLowered

@@ -109,12 +109,12 @@ def _extreme_with_position(
     dtype = torch.int32 if known_less(n, 2**31) else torch.int64
     position = builder.compute(x.shape, lambda at: number(at[dims[0]], dtype))
 
-    def found(v: V, m: V, i: V) -> V:
+    def position_if_equal(v: V, m: V, i: V) -> V:
         return where(v.eq(m) | v.ne(v) if v.dtype.is_floating_point else v.eq(m), i, n)
 
-    first = builder.reduce("min", found, x, value, position, dims=dims, keepdim=keepdim, dtype=dtype)
-    flat = builder.map(lambda m: m, value.reshape(first.shape), dtype=x.dtype)
-    return flat, builder.map(lambda k: k.to(torch.int64), first)
+    first = builder.reduce("min", position_if_equal, x, value, position, dims=dims, keepdim=keepdim, dtype=dtype)
+    value_result = builder.map(lambda m: m, value.reshape(first.shape), dtype=x.dtype)
+    return value_result, builder.map(lambda k: k.to(torch.int64), first)
 
 
 def lower_position(combine: str, builder: Builder, x: Value, dim: int | None = None, keepdim: bool = False) -> Value:
@@ -154,23 +154,23 @@ for _combine in ("any", "all"):
 def moments(builder: Builder, x: Value, dims: Sequence[int]) -> tuple[Value, Value]:
     """Returns the mean and the sum of squared deviations, both in the computing dtype, with `dims` kept as size 1.
 
-    A first mean is corrected by the mean of the deviations from it: a sum of many equal numbers is rounded.
+    The sum of many numbers is rounded, so the first mean is corrected by the mean of the deviations from it.
     """
     n = count(x, dims)
     total = builder.reduce("sum", lambda v: v, x, dims=dims, keepdim=True)
-    first = builder.map(lambda s: s / n, total)
-    rest = builder.reduce("sum", lambda v, m: v - m, x, first, dims=dims, keepdim=True)
-    mean = builder.map(lambda m, r: m + r / n, first, rest)
-    squares = _deviations(builder, x, first, dims, True)
-    return mean, builder.map(lambda s, r: maximum(s - r * (r / n), 0), squares, rest)
+    first_mean = builder.map(lambda s: s / n, total)
+    deviations = builder.reduce("sum", lambda v, m: v - m, x, first_mean, dims=dims, keepdim=True)
+    mean = builder.map(lambda m, r: m + r / n, first_mean, deviations)
+    squares = _deviations(builder, x, first_mean, dims, True)
+    return mean, builder.map(lambda s, r: maximum(s - r * (r / n), 0), squares, deviations)
 
 
 def _deviations(builder: Builder, x: Value, mean: Value, dims: Sequence[int], keepdim: bool) -> Value:
     """Returns the sum of squared deviations from `mean`, in the dtype of `mean`."""
 
     def squared(v: V, m: V) -> V:
-        away = v.to(m.dtype) - m
-        return away * away
+        deviation = v.to(m.dtype) - m
+        return deviation * deviation
 
     return builder.reduce("sum", squared, x, mean, dims=dims, keepdim=keepdim)
 
@@ -191,9 +191,9 @@ def _variance(
     """
     if isinstance(dim, bool):
         dim, unbiased = None, dim
-    lost = correction if correction is not None else float(unbiased is not False)
+    subtracted = correction if correction is not None else float(unbiased is not False)
     dims = folded(x, dim)
-    divisor = _at_least_zero(count(x, dims), lost)
+    divisor = _divisor(count(x, dims), subtracted)
     on_cpu = builder.device.type == "cpu"
     if on_cpu and x.dtype == torch.float64:
         raise NotLowered
@@ -204,12 +204,12 @@ def _variance(
     return builder.map(lambda s: s / divisor, squares), mean
 
 
-def _at_least_zero(n: Extent, lost: float) -> Number:
+def _divisor(n: Extent, subtracted: float) -> Number:
     if isinstance(n, int):
-        return max(n - lost, 0.0)
-    if lost != int(lost) or not known_at_least(n - int(lost), 0):
+        return max(n - subtracted, 0.0)
+    if subtracted != int(subtracted) or not known_at_least(n - int(subtracted), 0):
         raise NotLowered
-    return n - int(lost)
+    return n - int(subtracted)
 
 
 @lowering("var")

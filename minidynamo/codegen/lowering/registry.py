@@ -1,8 +1,8 @@
 """Owns the table from ATen operations to lowerings, and the values that lowerings take and return: views of buffers,
 described by coordinates.
 
-A view never copies, it only changes the coordinates. Which values exist in memory is decided later. The lowerings are
-in the files next to this one; importing the package fills the table.
+A view never copies, it only changes the coordinates. Later stages decide which values exist in memory. The lowerings
+are in the files next to this one; importing the package fills the table.
 """
 
 from __future__ import annotations
@@ -76,8 +76,12 @@ class Value:
 
     def broadcast_load(self, at: Sequence[Index]) -> Load:
         """Returns the element at `at` of a tensor that this tensor broadcasts to."""
-        own = at[len(at) - len(self.shape) :]
-        return self.load([Index() if size == 1 else i for size, i in zip(self.shape, own)])
+        return self.load(self.broadcast_coordinates(at))
+
+    def broadcast_coordinates(self, at: Sequence[Index]) -> list[Index]:
+        """Returns the coordinates in this tensor of the element at `at` of a tensor that this tensor broadcasts to."""
+        last = at[len(at) - len(self.shape) :]
+        return [Index() if size == 1 else i for size, i in zip(self.shape, last)]
 
     def view(self, shape: Sequence[Extent], to_old: Callable[[Coordinates], Sequence[Index]]) -> Value:
         """Returns the value of `shape` whose element at `c` is this value's element at `to_old(c)`."""

@@ -29,7 +29,7 @@ RESTRIDING = frozenset(
         RESTRIDE,
     )
 )
-"""View operators whose result starts where their argument starts: sizes and strides alone say what it is."""
+"""View operators whose result starts where their argument starts: the result is defined by its sizes and strides."""
 
 
 def _dims(dims: int | Sequence[int], rank: int) -> list[int]:
@@ -77,14 +77,7 @@ def lower_t(builder: Builder, x: Value) -> Value:
 @lowering("expand", view=True)
 def lower_expand(builder: Builder, x: Value, size: Sequence[int], *, implicit: bool = False) -> Value:
     """Broadcasts to the size of the result."""
-    shape = builder.out.shape
-    return x.view(shape, lambda new: broadcast(x, new))
-
-
-def broadcast(x: Value, new: Sequence[Index]) -> list[Index]:
-    """Returns the coordinates in `x` of the element at `new` of the broadcast tensor."""
-    own = new[len(new) - len(x.shape) :]
-    return [ZERO if size == 1 else i for size, i in zip(x.shape, own)]
+    return x.view(builder.out.shape, x.broadcast_coordinates)
 
 
 @lowering("unsqueeze", view=True)
@@ -98,8 +91,8 @@ def lower_unsqueeze(builder: Builder, x: Value, dim: int) -> Value:
 def lower_squeeze(builder: Builder, x: Value, dims: int | Sequence[int] | None = None) -> Value:
     """Removes dimensions of size 1: all, or those among `dims`."""
     rank = len(x.shape)
-    among = range(rank) if dims is None else _dims(dims, rank)
-    removed = {d for d in among if rank and x.shape[d] == 1}
+    candidates = range(rank) if dims is None else _dims(dims, rank)
+    removed = {d for d in candidates if rank and x.shape[d] == 1}
     if rank - len(removed) != len(builder.out.shape):
         raise NotLowered
 
@@ -204,8 +197,10 @@ def _copied(builder: Builder, x: Value) -> Value:
 @lowering("flip")
 def lower_flip(builder: Builder, x: Value, dims: Sequence[int]) -> Value:
     """Reverses dimensions."""
-    turned = set(_dims(dims, len(x.shape)))
-    flipped = x.view(x.shape, lambda new: [i * -1 + (x.shape[d] - 1) if d in turned else i for d, i in enumerate(new)])
+    reversed_dims = set(_dims(dims, len(x.shape)))
+    flipped = x.view(
+        x.shape, lambda new: [i * -1 + (x.shape[d] - 1) if d in reversed_dims else i for d, i in enumerate(new)]
+    )
     return _copied(builder, flipped)
 
 

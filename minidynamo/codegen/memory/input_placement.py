@@ -1,8 +1,9 @@
 """Owns the choice of values that are computed directly in the memory of inputs: values that the program writes to the
 inputs.
 
-The new data of an input often has readers after the write. As in eager, the readers find the data in the input, if no
-later step reads the old data of the input and no other value is written to the input before the last reader is done.
+The new data of an input often has readers after the write. As in eager, the readers find the data in the input,
+provided that no later step reads the old data of the input, and that no other value is written to the input before the
+last reader.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ class _Search:
         self.schedule = list(schedule)
         self.placements: Placements = {}
         self.input_of: dict[str, str] = {}
-        self.makers = {name: k for k, call in enumerate(schedule) for name in defined(call)}
+        self.producers = {name: k for k, call in enumerate(schedule) for name in defined(call)}
         self.calls = [0]
         for call in schedule:
             self.calls.append(self.calls[-1] + (isinstance(call, Extern) and not call.is_view))
@@ -81,28 +82,28 @@ class _Search:
     def place(self, write: Write) -> bool:
         """Computes a written value in the memory of its input if possible; returns whether it is."""
         before = [*self.schedule], dict(self.placements), dict(self.input_of)
-        is_made = write.value in self.makers and write.value not in self.program.inputs
-        placed = is_made and write.value not in self.placements and self._place(write)
+        is_computed = write.value in self.producers and write.value not in self.program.inputs
+        placed = is_computed and write.value not in self.placements and self._place(write)
         if not placed:
             self.schedule, self.placements, self.input_of = before
         return placed
 
     def _place(self, write: Write) -> bool:
-        start = stored = self.makers[write.value]
-        last = self.input_copies.get(write.input) == write.value
-        if last:
-            stored = self.makers[write.input]
-            self.schedule[stored] = without_store(self.schedule[stored], write.input)  # type: ignore[arg-type]
+        start = store = self.producers[write.value]
+        is_final = self.input_copies.get(write.input) == write.value
+        if is_final:
+            store = self.producers[write.input]
+            self.schedule[store] = without_store(self.schedule[store], write.input)  # type: ignore[arg-type]
         live = analyze(self.schedule, self.program.inputs, self.program.outputs)
-        later = range(stored + 1, len(self.schedule))
-        end: float = next((k for k in later if self._is_written(write.input, k, live)), math.inf)
-        if any(self._is_written(write.input, k, live) for k in range(start, stored + 1)):
+        steps_after = range(store + 1, len(self.schedule))
+        end: float = next((k for k in steps_after if self._is_written(write.input, k, live)), math.inf)
+        if any(self._is_written(write.input, k, live) for k in range(start, store + 1)):
             return False
-        # In this range of steps, every name of the input except that of the value means the old data.
-        old = range(start + 1, stored + 1) if last else range(start + 1, len(self.schedule))
-        if any(self._names(write.input, k, live) for k in old if k <= end):
+        # In these steps, every name of the input except that of the value refers to the old data.
+        steps_with_old_data = range(start + 1, store + 1) if is_final else range(start + 1, len(self.schedule))
+        if any(self._names(write.input, k, live) for k in steps_with_old_data if k <= end):
             return False
-        if live.owners(write.value) != (write.value,) or (not last and end == math.inf):
+        if live.owners(write.value) != (write.value,) or (not is_final and end == math.inf):
             return False
         self.input_of[write.value], self.placements[write.value] = write.input, write.input
         return self._is_dead_before(write.value, end, live) and self._can_overwrite(write, live)
@@ -113,8 +114,8 @@ class _Search:
             return live.storage_end[value] < end
         call = self.schedule[int(end)]
         if not isinstance(call, Kernel):
-            over = [self.placements[name] for name in defined(call) if name in self.placements]
-            return any(live.owners(name) == (value,) for name in over)
+            overwritten = [self.placements[name] for name in defined(call) if name in self.placements]
+            return any(live.owners(name) == (value,) for name in overwritten)
         input_name = self.input_of[value]
         written = [b.name for b in call.writes if input_name in (b.name, self.input_of.get(b.name))]
         return self._names(value, int(end), live) == {value} and may_overwrite(call, value, written[0])
@@ -122,11 +123,13 @@ class _Search:
     def _can_overwrite(self, write: Write, live: Liveness) -> bool:
         """Returns whether the step that computes the value can write the value over the present contents of the
         input."""
-        start = self.makers[write.value]
+        start = self.producers[write.value]
         call = self.schedule[start]
         if isinstance(call, Kernel):
-            own = self._names(write.input, start, live) <= {write.input}
-            return own and self.calls[start] == write.calls and may_overwrite(call, write.input, write.value)
+            reads_only_input = self._names(write.input, start, live) <= {write.input}
+            return (
+                reads_only_input and self.calls[start] == write.calls and may_overwrite(call, write.input, write.value)
+            )
         if not isinstance(call, Extern) or self.calls[start + 1] != write.calls:
             return False
         before = fillable_argument(call, live.owners)
@@ -147,12 +150,12 @@ class _Search:
     def _names(self, memory: str, position: int, live: Liveness) -> set[str]:
         """Returns the names through which a step reads the memory of an input or value."""
         call = self.schedule[position]
-        found = (
+        names = (
             {load.buffer for s in call.statements() for load in s.value.loads}
             if isinstance(call, Kernel)
             else {*reads(call)}
         )
-        return {name for name in found if memory in live.owners(name)}
+        return {name for name in names if memory in live.owners(name)}
 
     def _is_written(self, memory: str, position: int, live: Liveness) -> bool:
         """Returns whether a step writes to the memory of an input."""

@@ -1,7 +1,7 @@
 """Owns the memory decisions: buffers to allocate, reuse and write in place, and the death of each value.
 
-The planner works on layouts and names and needs no device. The next kernel takes over a dead tensor, or the tensor is
-freed at once; no memory is kept for later steps.
+The planner works on layouts and names and needs no device. The next kernel reuses the memory of a dead tensor, or
+the tensor is freed at once; no memory is kept for later steps.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Planner:
         # an operator has filled, which torch counts at the call.
         self.version_bumped: set[str] = set()
         self.filled: set[str] = set()
-        # Dead tensors, with only views created since their deaths; the next kernel may take them over.
+        # Tensors that died since the last step that computes something; the next kernel may reuse their memory.
         self.dead_buffers: list[str] = []
 
     def run(self) -> list[Step]:
@@ -110,23 +110,23 @@ class Planner:
         self._free(self.live.dying(-1))
         self._hand_over(-1)
         for k, call in enumerate(self.schedule):
-            taken_over: set[str] = set()
+            renamed: set[str] = set()
             if isinstance(call, Kernel):
-                taken_over = self._launch(call, k)
+                renamed = self._launch(call, k)
             else:
                 if isinstance(call, Extern) and not call.is_view:
                     self._free(self.dead_buffers)
                     self.dead_buffers = []
                 orders = argument_orders(call) if isinstance(call, Extern) else ()
-                taken_over = next(filter(None, (self._fill_in_place(order, k) for order in orders)), set())
-                if not taken_over:
+                renamed = next(filter(None, (self._fill_in_place(order, k) for order in orders)), set())
+                if not renamed:
                     self.steps.append(call)
                     self._count_writes(call)
-                if call.out not in self.placements and (taken_over or self._is_new(call)) and call.layout is not None:
+                if call.out not in self.placements and (renamed or self._is_new(call)) and call.layout is not None:
                     self.owned[call.out] = call.layout
                     if isinstance(call, Extern) and not any(names_in((call.args, [a for _, a in call.kwargs]))):
                         self.filled.add(call.out)
-            dead = [n for n in self.live.dying(k) if n not in taken_over and n not in self.program.constants]
+            dead = [n for n in self.live.dying(k) if n not in renamed and n not in self.program.constants]
             self.dead_buffers += [n for n in dead if self._is_reusable(n, k)]
             self._free([n for n in dead if n not in self.dead_buffers])
             self._hand_over(k)
@@ -139,23 +139,23 @@ class Planner:
     def _fill_in_place(self, call: Extern, position: int) -> set[str]:
         """Lets a call that fills a copy of its first argument fill the argument itself, if the argument dies; returns
         the names whose memory is now in use under another name."""
-        first = fillable_argument(call, self.live.owners)
-        if first is None or call.layout is None:
+        argument = fillable_argument(call, self.live.owners)
+        if argument is None or call.layout is None:
             return set()
         out = replace(call.layout, name=call.out)
         filling = replace(call, op=in_place_operator(call), args=(Name(call.out), *call.args[1:]), mutates=(call.out,))
         if call.out in self.placements:
-            self.steps += [Overwrite(out, first), filling]
+            self.steps += [Overwrite(out, argument), filling]
             return {call.out}
-        dies = self.live.last_use[first] == position and self._is_reusable(first, position)
-        if not dies or not same_layout(self.owned[first], call.layout):
+        dies = self.live.last_use[argument] == position and self._is_reusable(argument, position)
+        if not dies or not same_layout(self.owned[argument], call.layout):
             return set()
-        self.steps += [Reuse(out, first), filling]
+        self.steps += [Reuse(out, argument), filling]
         self.version_bumped.add(call.out)
-        return {first}
+        return {argument}
 
     def _count_writes(self, call: Extern | GetItem) -> None:
-        """Notes which tensors of this program a call writes."""
+        """Records the tensors of this program that a call writes."""
         written = call.mutates if isinstance(call, Extern) else ()
         self.version_bumped.update(owner for name in written for owner in self.live.owners(name) if owner in self.owned)
 
@@ -166,11 +166,11 @@ class Planner:
         """
         if isinstance(call, GetItem):
             return call.source in self.fresh
-        new = isinstance(call.op, OpOverload) and call.op.namespace == "aten" and not call.aliases
-        new = new and call.op not in _KEEP_ELEMENTS
-        if new:
+        is_new = isinstance(call.op, OpOverload) and call.op.namespace == "aten" and not call.aliases
+        is_new = is_new and call.op not in _KEEP_ELEMENTS
+        if is_new:
             self.fresh.add(call.out)
-        return new
+        return is_new
 
     def _free(self, names: Sequence[str]) -> None:
         """Frees tensors and tuples of tensors. Numbers stay bound until the end."""
@@ -193,8 +193,8 @@ class Planner:
         if self.handing_over != Handing.IN_STEPS and isinstance(size, int) and size <= SMALL_GRADIENTS:
             return {}
         handovers: dict[float, list[Step]] = {}
-        for name, (position, *more) in positions.items():
-            if not more and name in self.program.buffers and name in self.live.final:
+        for name, (position, *others) in positions.items():
+            if not others and name in self.program.buffers and name in self.live.final:
                 handovers.setdefault(self.live.final[name], []).append(HandOver(name, position))
         return handovers
 
@@ -213,7 +213,7 @@ class Planner:
 
     def _launch(self, kernel: Kernel, position: int) -> set[str]:
         """Allocates or reuses memory for the kernel's results and launches the kernel; returns the names whose memory
-        it took over."""
+        it reuses."""
         dying = [b for b in kernel.reads if self.live.last_use[b.name] == position]
         views = [b.name for b in kernel.reads if b.name in self.live.roots]
         # A view may show the storage at other offsets than the kernel writes.

@@ -1,9 +1,9 @@
 """Owns the check whether a kernel or an operator may write its result over one of its operands, and the set of elements
 that such a kernel changes.
 
-Storing the present element changes nothing. If comparisons of loop variables with constants select the stored value, as
-when a slice of a tensor is replaced, the changed elements can be separated from the unchanged ones. An undecidable
-element counts as changed and as read. Other readers of the operand, and when they run, are not considered here:
+Storing the present element changes nothing. If the stored value is selected by comparisons of loop variables with
+constants, as when a slice of a tensor is replaced, the changed elements are known. An undecidable element counts as
+changed and as read. Other readers of the operand, and when they run, are not considered here:
 `planner.py` and `input_placement.py` check them.
 """
 
@@ -67,11 +67,11 @@ def leaves_reads_unchanged(
     changed = [change for loop in kernel.loops for change in _changed_regions(loop.body, read, written)]
     reading = [(load.index[0], box, stores) for load in same_iteration for box in _boxes_where({}, load.valid, True)]
     reading += [(load.index[0], box, []) for load in later for box in _boxes_where({}, load.valid, True)]
-    for index, box, own in reading:
-        if own and all(_rebased(box, offset) == _rebased(box, index) for offset in own):
+    for index, box, stores_of_iteration in reading:
+        if stores_of_iteration and all(_rebased(box, offset) == _rebased(box, index) for offset in stores_of_iteration):
             continue
         region = _region(index, box)
-        if any(region is None or other is None or may_meet(*region, *other) for other in changed):
+        if any(region is None or change is None or may_meet(*region, *change) for change in changed):
             return False
     return True
 
@@ -104,18 +104,18 @@ def _changing_boxes(value: Expr, offset: Index, read: str, lets: Mapping[str, Ex
 
 
 def _boxes_where(box: Box, condition: Expr | None, truth: bool) -> list[Box]:
-    """Returns boxes that cover all iterations of a box in which `condition` equals `truth`. No condition is true."""
+    """Returns boxes that cover all iterations of a box in which `condition` equals `truth`. A missing condition is
+    true."""
     match condition:
         case None:
             return [box] if truth else []
         case Const():
             return [box] if condition.value == truth else []
         case Op(name="and" | "or", args=(first, second)):
-            both = (condition.name == "and") == truth
-            if both:
-                return [found for one in _boxes_where(box, first, truth) for found in _boxes_where(one, second, truth)]
-            rest = [found for one in _boxes_where(box, first, not truth) for found in _boxes_where(one, second, truth)]
-            return _boxes_where(box, first, truth) + rest
+            needs_both = (condition.name == "and") == truth
+            boxes = _boxes_where(box, first, truth if needs_both else not truth)
+            both = [inner for outer in boxes for inner in _boxes_where(outer, second, truth)]
+            return both if needs_both else _boxes_where(box, first, truth) + both
         case Op(name=name, args=(IndexValue(index=index), Const(value=int(number)))) if name in NEGATED:
             return _compared(box, name if truth else NEGATED[name], index, number)
         case Op(
@@ -132,10 +132,10 @@ def _boxes_where(box: Box, condition: Expr | None, truth: bool) -> list[Box]:
 
 def _compared(box: Box, name: str, index: Index, number: int) -> list[Box]:
     """Returns the iterations in which the comparison `name` holds between an index and a number."""
-    found = _single_variable(index)
-    if found is None:
+    parts = _single_variable(index)
+    if parts is None:
         return [box]
-    var, factor, const = found
+    var, factor, const = parts
     bound = number - const
     if factor < 0:
         name, factor, bound = MIRRORED[name], -factor, -bound
@@ -155,10 +155,10 @@ def _compared(box: Box, name: str, index: Index, number: int) -> list[Box]:
 
 def _divided(box: Box, index: Index, modulus: int, remainder: int) -> list[Box]:
     """Returns the iterations in which `index % modulus == remainder`."""
-    found = _single_variable(index)
-    if found is None or found[1] != 1 or modulus < 1 or _values(box, found[0]).step != 1:
+    parts = _single_variable(index)
+    if parts is None or parts[1] != 1 or modulus < 1 or _values(box, parts[0]).step != 1:
         return [box]
-    var, _, const = found
+    var, _, const = parts
     return _narrowed(box, var, [_values(box, var).congruent(remainder - const, modulus)])
 
 
@@ -171,8 +171,8 @@ def _single_variable(index: Index) -> tuple[Var, int, int] | None:
     if len(index.terms) != 1 or not isinstance(index.const, int):
         return None
     atom, factor = index.terms[0]
-    known = isinstance(atom, Var) and isinstance(factor, int) and isinstance(atom.extent, int)
-    return (atom, factor, index.const) if known else None  # type: ignore[return-value]
+    is_known = isinstance(atom, Var) and isinstance(factor, int) and isinstance(atom.extent, int)
+    return (atom, factor, index.const) if is_known else None  # type: ignore[return-value]
 
 
 def _values(box: Box, var: Var) -> Range:

@@ -15,7 +15,7 @@ from enum import Enum
 
 import torch
 
-from minidynamo.codegen.ir.expr import OPS, Cast, Const, Expr, IndexValue, Load, Op, Ref, Scalar
+from minidynamo.codegen.ir.expr import OPS, Cast, Const, Expr, IndexValue, Load, Op, Ref, Scalar, kind_of
 from minidynamo.codegen.ir.index import FloorDiv, Index, Lookup, Mod, Var
 from minidynamo.codegen.ir.loops import Kernel, Let, Origins, Statement, Store, comments
 from minidynamo.codegen.ir.size import Extent, Number, is_negative, parenthesized, product, spell
@@ -54,7 +54,7 @@ class Lines:
     def __init__(self, indent: str, comment: str) -> None:
         self._indent = indent
         self._comment = comment
-        self._said: tuple[str, ...] = ()
+        self._last_comments: tuple[str, ...] = ()
         self._depth = 0
         self._lines: list[str] = []
 
@@ -63,11 +63,11 @@ class Lines:
         self._lines += [self._indent * self._depth + line if line else "" for line in lines]
 
     def origins(self, origins: Origins) -> None:
-        """Writes the lines of the user's program as comments, unless they equal the last ones written."""
+        """Writes the user's lines as comments, unless the last comments are equal."""
         texts = comments(origins)
-        if texts and texts != self._said:
+        if texts and texts != self._last_comments:
             self(*(f"{self._comment} {text}" for text in texts))
-            self._said = texts
+            self._last_comments = texts
 
     @contextlib.contextmanager
     def block(self, head: str, foot: str | None = None) -> Iterator[None]:
@@ -142,13 +142,6 @@ def stores_last(body: Sequence[Statement]) -> tuple[Statement, ...]:
 def extent_of(axes: Iterable[Var]) -> Extent:
     """Returns the number of points of `axes`."""
     return product(v.extent for v in axes)
-
-
-def kind_of(dtype: torch.dtype) -> str:
-    """Returns the letter of `OPS` for the kind of a dtype: f, i or b."""
-    if dtype is torch.bool:
-        return "b"
-    return "f" if dtype.is_floating_point else "i"
 
 
 def shortest(value: float, dtype: torch.dtype) -> str:

@@ -94,8 +94,8 @@ def _items_of(layout: Layout) -> _Items:
         return _Items(layout.outer, None, 1)
     extent = max(hint(layout.along.extent), 1)
     # Narrow blocks let more threads share few columns; wide blocks read memory in longer runs.
-    wide = max(64, min(512, extent // 8 // 64 * 64))
-    block = POINTWISE_BLOCK if layout.form is Form.POINTWISE else wide
+    column_block = max(64, min(512, extent // 8 // 64 * 64))
+    block = POINTWISE_BLOCK if layout.form is Form.POINTWISE else column_block
     return _Items(layout.outer, layout.along, min(extent, block) if isinstance(layout.along.extent, int) else block)
 
 
@@ -110,7 +110,7 @@ class _KernelPrinter(CppExpressions):
         self.items = _items_of(self.layout)
         self.column = self.layout.form is Form.COLUMNS
         self.parameters = {**kernel.parameters, BLOCKS: "blocks"}
-        self.read_before = itertools.count()  # serial numbers of arrays, which differ between sibling loops
+        self.serial = itertools.count()  # serial numbers of arrays, which differ between sibling loops
         self.fails = any(self.may_fail(e) for s in kernel.statements() for e in expressions_of(s))
 
     # ---- functions ----
@@ -148,19 +148,19 @@ class _KernelPrinter(CppExpressions):
             self.launch(", ".join([*(f"p_{name}" for name in kinds), *numbers]))
 
     def count_blocks(self) -> None:
-        """Prints the computation of the number of blocks, if it depends on sizes of run time."""
+        """Prints the computation of the number of blocks, if it depends on symbolic sizes."""
         along, block = self.items.along, self.items.block
         if along is not None and not isinstance(along.extent, int):
             self.lines(f"const int64_t blocks = ({self.size(along.extent)} + {block - 1}) / {block};")
 
     def launch(self, arguments: str) -> None:
         kernel, lines, count = self.kernel, self.lines, self.size(self.items.count)
-        alone = f"{kernel.name}_items({arguments}, 0, {count})"
-        alone = f"return result({alone});" if self.fails else f"return {alone}, none();"
+        serial_call = f"{kernel.name}_items({arguments}, 0, {count})"
+        serial_call = f"return result({serial_call});" if self.fails else f"return {serial_call}, none();"
         if not isinstance(kernel.work, int):
-            lines(f"if ({self.size(kernel.work)} < {config.min_parallel_elements}) {alone}")
+            lines(f"if ({self.size(kernel.work)} < {config.min_parallel_elements}) {serial_call}")
         elif kernel.work < config.min_parallel_elements:
-            lines(alone)
+            lines(serial_call)
             return
         threads = 1 if self.items.count in (0, 1) else config.threads
         if self.fails:
@@ -215,9 +215,9 @@ class _KernelPrinter(CppExpressions):
         return total > 1 if isinstance(total, int) else known_at_least(total, 1)
 
     def end_of_block(self, name: str, first: str, block: int, extent: Extent) -> str:
-        end, whole = f"{first} + {block}", isinstance(extent, int) and extent % block == 0
+        end, has_whole_blocks = f"{first} + {block}", isinstance(extent, int) and extent % block == 0
         limit = self.size(extent)
-        return f"const int64_t {name} = {end if whole else f'{end} < {limit} ? {end} : {limit}'};"
+        return f"const int64_t {name} = {end if has_whole_blocks else f'{end} < {limit} ? {end} : {limit}'};"
 
     # ---- loops ----
 
@@ -265,16 +265,16 @@ class _KernelPrinter(CppExpressions):
     ) -> Iterator[None]:
         """Prints a loop over at most `block` values (0: unknown), in vector lanes if possible."""
         # Not in vector lanes: a failure is recorded in a single variable, and an argmax selects by a condition.
-        ordered = any(isinstance(s, Accumulate) and s.combine in COMPARISONS for s in body) and not self.column
-        in_lanes = not ordered and not any(self.may_fail(e) for s in body for e in expressions_of(s))
-        before = dict(self.hoisted)
+        is_ordered = any(isinstance(s, Accumulate) and s.combine in COMPARISONS for s in body) and not self.column
+        in_lanes = not is_ordered and not any(self.may_fail(e) for s in body for e in expressions_of(s))
+        hoisted_outside = dict(self.hoisted)
         if in_lanes:
             if isinstance(block, int) and 0 < block <= READ_AHEAD:
                 self.read_ahead(var, first, after, body, block)
             self.lines(f"#pragma omp simd{clauses}")
         with self.lines.block(_for(var.name, first, after), "}"):
             yield
-        self.hoisted = before
+        self.hoisted = hoisted_outside
 
     def read_ahead(self, var: Var, first: str, after: str, body: Sequence[Statement], block: int) -> None:
         """Prints a separate loop for reads across memory, if the body makes choices.
@@ -284,7 +284,7 @@ class _KernelPrinter(CppExpressions):
         offset = var.name if first == "0" else f"{var.name} - {first}"
         for e in reads_across(body, var):
             if e not in self.hoisted:
-                name = f"r_{next(self.read_before)}"
+                name = f"r_{next(self.serial)}"
                 self.lines(f"{STORED[e.dtype]} {name}[{block}];")
                 with self.lines.block(_for(var.name, first, after), "}"):
                     self.lines(f"{name}[{offset}] = p_{e.buffer}[{self.index(e.index[0])}];")
@@ -293,27 +293,27 @@ class _KernelPrinter(CppExpressions):
     def nest(self, loop: Loop) -> None:
         """Prints a loop with axes: starts the folds, runs the axes, the innermost in vector lanes, and ends the
         folds."""
-        short = not self.column and known_at_least(SHORT_SUM - extent_of(loop.axes), 0)
-        folds = Fold.all_of(loop.body, loop.axes, self.sum_block(loop), short)
+        is_short = not self.column and known_at_least(SHORT_SUM - extent_of(loop.axes), 0)
+        folds = Fold.all_of(loop.body, loop.axes, self.sum_block(loop), is_short)
         for s in loop.body:
             if isinstance(s, Let) and s.kept:
                 self.lines(f"alignas(64) {STORED[s.value.dtype]} k_{s.name}[{self.size(extent_of(loop.axes))}];")
         self.each(*(line for fold in folds for line in fold.declarations()), declare=True)
         self.each(*(line for fold in folds for line in fold.start(self.here)))
         *outer, inner = loop.axes
-        is_blocked = [fold for fold in folds if fold.is_blocked]
+        blocked = [fold for fold in folds if fold.is_blocked]
         with contextlib.ExitStack() as stack:
             for var in outer:
                 stack.enter_context(self.lines.block(_for(var.name, "0", self.size(var.extent)), "}"))
             first, after = "0", self.size(inner.extent)
             block = self.block_of_sums
-            if is_blocked and not known_at_least(block - inner.extent, 0):
+            if blocked and not known_at_least(block - inner.extent, 0):
                 head = f"for (int64_t from = 0; from < {after}; from += {block}) {{"
                 stack.enter_context(self.lines.block(head, "}"))
                 self.lines(self.end_of_block("to", "from", block, inner.extent))
                 first, after = "from", "to"
-            self.each(*(f"float {fold.part}" for fold in is_blocked), declare=True)
-            self.each(*(f"{fold.part}{self.here} = 0" for fold in is_blocked))
+            self.each(*(f"float {fold.part}" for fold in blocked), declare=True)
+            self.each(*(f"{fold.part}{self.here} = 0" for fold in blocked))
             if self.column:
                 assert self.items.along is not None
                 with (
@@ -323,10 +323,10 @@ class _KernelPrinter(CppExpressions):
                     self.body(loop, folds)
             else:
                 clauses = "".join(f" reduction({fold.clause} : {fold.current})" for fold in folds if fold.clause)
-                most = inner.extent if first == "0" else block
-                with self.vector_loop(inner, first, after, loop.body, most, clauses):
+                longest = inner.extent if first == "0" else block
+                with self.vector_loop(inner, first, after, loop.body, longest, clauses):
                     self.body(loop, folds)
-            self.each(*(f"{fold.total}{self.here} += {fold.part}{self.here}" for fold in is_blocked))
+            self.each(*(f"{fold.total}{self.here} += {fold.part}{self.here}" for fold in blocked))
         self.end(loop, folds)
 
     def sum_block(self, loop: Loop) -> int:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
-from minidynamo.codegen.ir.expr import Cast, Const, Expr, IndexValue, Load, Op, Ref, children
+from minidynamo.codegen.ir.expr import HALF, Cast, Const, Expr, IndexValue, Load, Op, Ref, children
 from minidynamo.codegen.ir.index import Index, Var, as_index, flatten, row_major
 from minidynamo.codegen.ir.loops import Accumulate, Let, Statement, Store
 from minidynamo.codegen.printers.base import COMMON, ExpressionPrinter, library_calls, shortest
@@ -70,8 +70,9 @@ OPERATIONS: dict[str, str | Mapping[str, str]] = {
 }
 """Operation -> text, or a text per kind of operands."""
 
-EVALUATED_BOTH = {"where": "choose({0}, {1}, {2})", "and": "({0} & {1})", "or": "({0} | {1})"}
-"""The text of short-circuiting operations, for operands that can fail: eager raises the error, so both operands run."""
+EVALUATED_ALWAYS = {"where": "choose({0}, {1}, {2})", "and": "({0} & {1})", "or": "({0} | {1})"}
+"""The text of short-circuiting operations, for operands that can fail: all operands run, because eager raises the
+error."""
 
 # C++ computes with these types in int, so the result is cast back.
 NARROW = (torch.int8, torch.int16, torch.uint8)
@@ -89,8 +90,8 @@ class CppExpressions(ExpressionPrinter):
 
     def operation(self, e: Op) -> str:
         text = super().operation(e)
-        if e.name in EVALUATED_BOTH and any(map(self.may_fail, e.args[1:])):
-            text = EVALUATED_BOTH[e.name].format(*map(self.expr, e.args))
+        if e.name in EVALUATED_ALWAYS and any(map(self.may_fail, e.args[1:])):
+            text = EVALUATED_ALWAYS[e.name].format(*map(self.expr, e.args))
         return f"({TYPES[e.dtype]}){text}" if e.dtype in NARROW and text.startswith("(") else text
 
     def load(self, e: Load) -> str:
@@ -245,7 +246,7 @@ class Fold:
     @property
     def compared(self) -> str:
         """Returns the type of the fold's operands. Half types fold as float, which is exact for comparisons."""
-        dtype = torch.float32 if self.source.dtype in (torch.float16, torch.bfloat16) else self.source.dtype
+        dtype = torch.float32 if self.source.dtype in HALF else self.source.dtype
         return "int32_t" if self.combine in ("any", "all") else TYPES[dtype]
 
     @property
@@ -282,7 +283,7 @@ class Fold:
 
     def step(self, here: str, value: str, position: str) -> list[str]:
         """Returns the statements that fold `value` in."""
-        if self.source.dtype in (torch.float16, torch.bfloat16):
+        if self.source.dtype in HALF:
             value = f"to_float({value})"
         target = f"{self.current}{here}"
         if self.source.combine not in COMPARISONS:

@@ -80,15 +80,15 @@ class _HostPrinter:
         self.program = program
         self.launchers = launchers
         self.calling = calling
-        self.draws = calling is Calling.IN_LIBRARY
+        self.draws_in_library = calling is Calling.IN_LIBRARY
         self.lines = Lines("    ", "#")
         self.names = Namespace({*_names_of(program), *program.constants, "call", "steps"})
-        #: The views that are made from sizes and strides: a third of the cost of the operator.
+        #: The views that are created from sizes and strides, which costs a third of the operator's call.
         self.reinterpreted = _reinterpreted(program)
-        self.addressed = _addressed(program, self.reinterpreted)
+        self.with_relevant_strides = _with_relevant_strides(program, self.reinterpreted)
         handing_over = any(isinstance(step, HandOver) for step in program.steps)
         self.receiver = self.names.fresh("hand_over") if handing_over else ""
-        #: The name of the list in which a result leaves a step, if the program runs in steps.
+        #: The name of the list in which the program yields a result, if the program runs in steps.
         self.handed = self.names.fresh("handed") if program.handing_over == Handing.IN_STEPS and self.receiver else ""
         self.gpus: dict[torch.device, tuple[str, str]] = {}
         # Result -> the extern call with this result.
@@ -103,7 +103,7 @@ class _HostPrinter:
             self.lines(self.number(number))
         if self.calling is Calling.ON_STREAM:
             self.print_gpu_setup()
-        bound, checks = "", list[str]()  # the checks of a result, to be printed after the arguments are freed
+        bound, checks = "", list[str]()  # the checks of a result follow the statement that frees the arguments
         *steps, end = self.program.steps
         for step in steps:
             self.lines.origins(origins_of(step))
@@ -152,9 +152,9 @@ class _HostPrinter:
         return self.names.constant(compat.operator_function(op), _operator_name(op))
 
     def called(self, step: Extern) -> str:
-        if self.draws and step.op is torch.ops.aten.bernoulli.p and not step.kwargs:
+        if self.draws_in_library and step.op is torch.ops.aten.bernoulli.p and not step.kwargs:
             return self.bernoulli()
-        if self.draws and step.op is torch.ops.aten.bernoulli_.float and not step.kwargs:
+        if self.draws_in_library and step.op is torch.ops.aten.bernoulli_.float and not step.kwargs:
             return self.names.constant(random_numbers.fill_bernoulli, "fill_bernoulli")
         return self.function(step.op)
 
@@ -185,7 +185,7 @@ class _HostPrinter:
             case Extern():
                 arguments = [self.value(a) for a in step.args]
                 arguments += [f"{key}={self.value(a)}" for key, a in step.kwargs]
-                draws = self.draws and step.op in (draw, draw_again)
+                draws = self.draws_in_library and step.op in (draw, draw_again)
                 if draws and step.args[0] == str(torch.ops.aten.bernoulli.p):
                     arguments[0] = self.bernoulli()
                 return f"{step.out} = {self.called(step)}({', '.join(arguments)})"
@@ -243,7 +243,7 @@ class _HostPrinter:
         if step.layout is None:
             count = step.count if isinstance(step, Extern) and not trusted else None
             return [] if count is None else check_number_of(step.out, _label(call.op), count, self.names)
-        if trusted and (step.aliases or step.out not in self.addressed):
+        if trusted and (step.aliases or step.out not in self.with_relevant_strides):
             return []
         layout = step.layout
         shape, stride = [*map(str, layout.shape)], [*map(str, layout.stride)]
@@ -297,8 +297,8 @@ def origins_of(step: Step) -> Origins:
 
 def _reinterpreted(program: HostProgram) -> set[str]:
     """Returns the views that need no operator. Writes through a view count as writes to its base, and the caller sees
-    the base of a returned view. So operators make the views that are written or returned, and the views that these are
-    views of. Autograd takes gradients, which have no base."""
+    the base of a returned view. So operators create the views that are written or returned, with all views between them
+    and their bases. For gradients, autograd sees no base."""
     returned = [value for step in program.steps if isinstance(step, Return) for value in step.values]
     visible = {value.name for value in returned if isinstance(value, Name) and not program.handing_over}
     found: set[str] = set()
@@ -323,8 +323,8 @@ def _is_fixed(layout: Buffer | None) -> bool:
     return layout is not None and all(isinstance(number, int) for number in (*layout.shape, *layout.stride))
 
 
-def _addressed(program: HostProgram, reinterpreted: Collection[str]) -> set[str]:
-    """Returns the names whose strides matter: to kernels, to the caller, and to views of these."""
+def _with_relevant_strides(program: HostProgram, reinterpreted: Collection[str]) -> set[str]:
+    """Returns the names whose strides kernels, the caller or views rely on."""
     names: set[str] = set()
     for step in reversed(program.steps):
         match step:

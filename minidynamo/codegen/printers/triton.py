@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
 
-from minidynamo.codegen.ir.expr import Cast, Const, Expr, IndexValue, Load, Op, Scalar
+from minidynamo.codegen.ir.expr import HALF, Cast, Const, Expr, IndexValue, Load, Op, Scalar
 from minidynamo.codegen.ir.index import FloorDiv, Index, Mod, Var, as_index, delinearize
-from minidynamo.codegen.ir.loops import Accumulate, Kernel, Let, Loop, Statement, Store
+from minidynamo.codegen.ir.loops import Accumulate, Kernel, Let, Loop, Statement, Store, indices_in
 from minidynamo.codegen.ir.size import hint, known_at_least
 from minidynamo.codegen.printers.base import (
     COMMON,
@@ -147,18 +147,6 @@ def _expressions(kernel: Kernel) -> list[Expr]:
     return expressions
 
 
-def _indices(s: Statement) -> Iterator[Index]:
-    """Yields the indices that a statement computes."""
-    yield from (s.index,) if isinstance(s, Store) else ()
-    yield from (s.position,) if isinstance(s, Accumulate) and s.position is not None else ()
-    for e in s.value.below:
-        match e:
-            case Load():
-                yield from e.index
-            case IndexValue():
-                yield e.index
-
-
 def _reach(index: Index) -> float:
     """Returns a bound of the absolute value of an index and its parts; infinity if there is none."""
     total = float(abs(index.const)) if isinstance(index.const, int) else math.inf
@@ -218,10 +206,10 @@ class _KernelPrinter(ExpressionPrinter):
                 self.loop(loop)
 
     def large(self) -> bool:
-        """Returns whether a variable, an offset or a part of an offset needs 64 bits, or may need them."""
+        """Returns whether a variable, an index or a part of an index may need 64 bits."""
         variables = [as_index(self.row), as_index(self.column)]
-        parts = (i for s in self.kernel.statements() for i in _indices(self.flattened(s)))
-        return not all(_reach(i) < 2**31 - POINTWISE_BLOCK for i in itertools.chain(variables, parts))
+        indices = (i for s in self.kernel.statements() for i in indices_in(self.flattened(s)))
+        return not all(_reach(i) < 2**31 - POINTWISE_BLOCK for i in itertools.chain(variables, indices))
 
     def columns(self, start: str) -> None:
         self.lines(
@@ -249,7 +237,7 @@ class _KernelPrinter(ExpressionPrinter):
                     self.fold(s) if isinstance(s, Accumulate) else self.statement(s)
                 self.loaded = outside
             for s in folds:
-                self.finish(s, f"fold_{s.name}", f"place_{s.name}")
+                self.finish(s, f"fold_{s.name}", f"position_{s.name}")
         self.inside = False
 
     def flattened(self, s: Statement) -> Statement:
@@ -295,7 +283,7 @@ class _KernelPrinter(ExpressionPrinter):
         """Returns the type of the fold: bools fold as numbers, half types as float, which is exact for comparisons."""
         if s.dtype is torch.bool:
             return torch.int32
-        return torch.float32 if s.dtype in (torch.float16, torch.bfloat16) else s.dtype
+        return torch.float32 if s.dtype in HALF else s.dtype
 
     def identity(self, s: Accumulate) -> str:
         """Returns the neutral element of the fold."""
@@ -321,7 +309,7 @@ class _KernelPrinter(ExpressionPrinter):
     def start(self, s: Accumulate) -> None:
         self.lines(f"fold_{s.name} = {self.identity(s).replace('[]', '[ROWS, COLUMNS]')}")
         if s.position is not None:
-            self.lines(f"place_{s.name} = tl.full([ROWS, COLUMNS], {2**62}, tl.int64)")
+            self.lines(f"position_{s.name} = tl.full([ROWS, COLUMNS], {2**62}, tl.int64)")
 
     def fold(self, s: Accumulate) -> None:
         self.lines.origins(s.origins)
@@ -329,7 +317,7 @@ class _KernelPrinter(ExpressionPrinter):
         if s.position is None:
             self.lines(f"fold_{s.name} = {FOLDS[self.combine(s)].format(f'fold_{s.name}', value)}")
         else:
-            both = f"fold_{s.name}, place_{s.name}"
+            both = f"fold_{s.name}, position_{s.name}"
             self.lines(f"{both} = {POSITION_FOLDS[s.combine]}({both}, {value}, {position_text})")
 
     def finish(self, s: Accumulate, value: str, position_text: str) -> None:
@@ -375,9 +363,8 @@ class _KernelPrinter(ExpressionPrinter):
         index = e.index[0]
         if e.valid is not None:
             return f"tl.load({self.address(e.buffer, index)}, {self.mask} & {self.expr(e.valid)}, 0)"
-        if self.inside and not known_at_least(
-            self.column.extent, 1
-        ):  # without columns, even a value that all columns share may not be read
+        # Without columns, even a value that all columns share must not be read.
+        if self.inside and not known_at_least(self.column.extent, 1):
             return f"tl.load({self.address(e.buffer, index)}, mask)"
         masks = {self.row: "row_mask", self.column: "column_mask"}
         needed = [mask for var, mask in masks.items() if var in index.variables()]

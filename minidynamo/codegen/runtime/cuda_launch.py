@@ -64,20 +64,20 @@ def starter(
 
 @functools.cache
 def _library() -> ctypes.PyDLL:
-    return library.opened(Path(__file__).with_name("cuda_launch.cpp").read_text(encoding="utf-8"))
+    return library.load_library(Path(__file__).with_name("cuda_launch.cpp").read_text(encoding="utf-8"))
 
 
-def _scratch(kernel: Any, known: int) -> int | None:
-    """Returns the number of pointers to Triton's own memory that a kernel takes after its `known` parameters.
+def _scratch(kernel: Any, parameters: int) -> int | None:
+    """Returns the number of pointers to Triton's own memory that a kernel takes after its own `parameters`.
 
-    Returns None if the kernel uses this memory, or if its launch needs more than a number of blocks.
+    Returns None if the kernel uses this memory, or if its launch needs more than the number of blocks.
     """
-    if sum(kind != "constexpr" for kind in kernel.src.signature.values()) != known:
+    if sum(kind != "constexpr" for kind in kernel.src.signature.values()) != parameters:
         return None  # Triton has made a parameter constant
     metadata = kernel.metadata
-    unusual = ("global_scratch_size", "profile_scratch_size", "launch_cooperative_grid", "launch_pdl")
-    if any(getattr(metadata, name, 0) for name in unusual) or getattr(metadata, "num_ctas", 1) != 1:
+    needs_more = ("global_scratch_size", "profile_scratch_size", "launch_cooperative_grid", "launch_pdl")
+    if any(getattr(metadata, name, 0) for name in needs_more) or getattr(metadata, "num_ctas", 1) != 1:
         return None
     entry = re.search(r"\.entry\s+\w+\s*\((.*?)\)", kernel.asm.get("ptx", ""), re.DOTALL)
-    found = len(re.findall(r"\.param\b", entry[1])) - known if entry else -1
-    return found if found >= 0 else None
+    count = len(re.findall(r"\.param\b", entry[1])) - parameters if entry else -1
+    return count if count >= 0 else None

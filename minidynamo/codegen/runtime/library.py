@@ -1,6 +1,6 @@
 """Owns loading: from the C++ source of a whole graph to a Python builtin per kernel.
 
-Kernels are written elsewhere. A library includes `launch.h`, and depends on no Python version and no torch header. Its
+The printers write kernels. A library includes `launch.h`, and depends on no Python version and no torch header. Its
 entry points are plain functions with CPython's fast calling convention. They become builtins here, so that a single
 Python call launches a kernel.
 """
@@ -72,11 +72,11 @@ def load(source: str, entries: Sequence[str]) -> dict[str, Entry]:
     An entry takes tensors, then numbers, and returns None. Raises ToolchainMissing without a compiler, and
     KernelBuildError if the compiler rejects the source or the library does not load.
     """
-    library = opened(source)
+    library = load_library(source)
     return {name: entry(library, name) for name in entries}
 
 
-def opened(source: str) -> ctypes.PyDLL:
+def load_library(source: str) -> ctypes.PyDLL:
     """Returns the library of the C++ `source`, built or found in the cache, and ready to run. Raises like `load`."""
     library = _open(source)
     threading = _Threading.in_dll(library, "minidynamo_threading")

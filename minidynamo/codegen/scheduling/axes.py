@@ -9,9 +9,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from minidynamo.codegen.ir.expr import IndexValue, Load
+from minidynamo.codegen.ir.expr import Load
 from minidynamo.codegen.ir.index import FloorDiv, Index, Lookup, Mod, Var, as_index
-from minidynamo.codegen.ir.loops import Accumulate, Kernel, Let, Loop, Statement, Store
+from minidynamo.codegen.ir.loops import Accumulate, Kernel, Let, Loop, Statement, Store, indices_in
 from minidynamo.codegen.ir.size import hint
 
 
@@ -36,17 +36,18 @@ def vector_of(rows: Sequence[Var], columns: Sequence[Var], offsets: Sequence[Ind
     """Returns the axis along which most accesses are contiguous: the last column, or a row if more accesses are
     contiguous along the row.
 
-    Only the accesses that use the most axes count: values read once per row or once per column cause little traffic.
+    Only the accesses that depend on the most axes count: values that are read once per row or column cause little
+    traffic.
     """
     if not columns:
         return rows[-1] if rows else None
-    most = max((len(i.variables()) for i in offsets), default=0)
-    offsets = [i for i in offsets if len(i.variables()) == most]
+    most_axes = max((len(i.variables()) for i in offsets), default=0)
+    offsets = [i for i in offsets if len(i.variables()) == most_axes]
 
     def contiguous(axes: Sequence[Var]) -> tuple[int, Var | None]:
-        counted = [(sum(i.coefficient(v) in (1, -1) for i in offsets), k, v) for k, v in enumerate(axes)]
-        votes, _, best = max(counted, default=(0, 0, None), key=lambda c: c[:2])
-        return votes, best
+        counts = [(sum(i.coefficient(v) in (1, -1) for i in offsets), k, v) for k, v in enumerate(axes)]
+        accesses, _, best = max(counts, default=(0, 0, None), key=lambda c: c[:2])
+        return accesses, best
 
     by_row, row = contiguous(rows)
     by_column, _ = contiguous(columns)
@@ -62,20 +63,6 @@ def _offsets(s: Statement) -> Iterator[Index]:
             yield e.index[0]
 
 
-def _indices(kernel: Kernel) -> Iterator[Index]:
-    """Yields the index expressions of a kernel."""
-    for s in kernel.statements():
-        if isinstance(s, Store):
-            yield s.index
-        if isinstance(s, Accumulate) and s.position is not None:
-            yield s.position
-        for e in s.value.below:
-            if isinstance(e, Load):
-                yield e.index[0]
-            elif isinstance(e, IndexValue):
-                yield e.index
-
-
 def _sorted(axes: Sequence[Var], kernel: Kernel) -> tuple[Var, ...]:
     """Sorts axes by stride, large strides first: by the stride in the widest store, then in the widest load."""
     stored = [s.index for s in kernel.statements() if isinstance(s, Store)]
@@ -87,8 +74,8 @@ def _sorted(axes: Sequence[Var], kernel: Kernel) -> tuple[Var, ...]:
     first, second = widest(stored), widest(loaded)
 
     def key(v: Var) -> tuple[int, int, int]:
-        own = [abs(hint(i.coefficient(v))) for i in (first, second)]
-        return -own[0], -own[1], axes.index(v)
+        strides = [abs(hint(i.coefficient(v))) for i in (first, second)]
+        return -strides[0], -strides[1], axes.index(v)
 
     return tuple(sorted(axes, key=key))
 
@@ -123,6 +110,11 @@ def _divisions(index: Index) -> int:
     return total
 
 
+def _divisions_of(kernel: Kernel) -> int:
+    """Returns the number of divisions that the indices of a kernel need."""
+    return sum(_divisions(index) for s in kernel.statements() for index in indices_in(s))
+
+
 def _join(kernel: Kernel, *, rows: bool) -> Kernel:
     """Joins neighbouring axes, innermost first, if no index needs more divisions afterwards."""
     k = 0
@@ -135,9 +127,9 @@ def _join(kernel: Kernel, *, rows: bool) -> Kernel:
         joined = Var(f"{outer.name}{inner.name}", outer.extent * inner.extent)
         flat = as_index(joined)
         values = {outer: flat // inner.extent, inner: flat % inner.extent}
-        before = sum(map(_divisions, _indices(kernel)))
+        before = _divisions_of(kernel)
         changed = _replace_variables(kernel, values)
-        if sum(map(_divisions, _indices(changed))) > before:
+        if _divisions_of(changed) > before:
             k += 1
             continue
         fewer = (*axes[: len(axes) - k - 2], joined, *axes[len(axes) - k :])

@@ -112,22 +112,22 @@ def _folds_columns(node: Loops, domain: Domain) -> bool:
 def place_all(
     nodes: Sequence[Loops], domain: Domain, place: Callable[[Loops, Domain], Placed | None] = place
 ) -> list[Placed] | None:
-    """Writes all nodes over a domain. Returns None if a node does not fit or reads another node at a different point.
+    """Writes all nodes over a domain. Returns None if a node does not fit, or reads another node at a different point.
 
     `place` may cache its results.
     """
     placed: list[Placed] = []
     placed_by_name: dict[str, Placed] = {}
     for node in nodes:
-        p = place(node, domain)
-        if p is None:
+        nest = place(node, domain)
+        if nest is None:
             return None
-        for load in p.node.body.loads:
+        for load in nest.node.body.loads:
             producer = placed_by_name.get(load.buffer)
-            if producer is not None and not _same_point(producer, p, load.index):
+            if producer is not None and not _same_point(producer, nest, load.index):
                 return None
-        placed.append(p)
-        placed_by_name[node.out.name] = p
+        placed.append(nest)
+        placed_by_name[node.out.name] = nest
     return placed
 
 

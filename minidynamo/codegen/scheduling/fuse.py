@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from minidynamo.codegen.ir.loops import Extern, LoopProgram, Loops, Node
 from minidynamo.codegen.ir.size import hint
 from minidynamo.codegen.scheduling.domain import Domain, Placed, domain_of, place, place_all, size
-from minidynamo.codegen.scheduling.lifetimes import Lifetimes, defines, reads, stores
+from minidynamo.codegen.scheduling.lifetimes import Lifetimes, defines, readers_of, reads, stores
 
 MOST_NODES = 64
 MOST_BUFFERS = 40
@@ -24,7 +24,8 @@ MOST_BUFFERS = 40
 
 FEW_ROWS = 64
 SERIAL = 1 << 16
-"""A fold to fewer than FEW_ROWS rows runs on few threads, so its kernel computes at most SERIAL elements besides."""
+"""A fold to fewer than FEW_ROWS rows runs on few threads, so its kernel computes at most SERIAL elements in
+addition."""
 
 SMALL = {"cpp": 1 << 14, "triton": 1 << 21}
 """Below this number of elements a launch costs more than the memory traffic."""
@@ -66,14 +67,12 @@ class Fusion:
         self.members: dict[int, list[int]] = {k: [k] for k in range(len(self.nodes))}
         self.group = list(range(len(self.nodes)))
         self.placed: dict[tuple[str, Domain], Placed | None] = {}
-        self.maker: dict[str, int] = {}
-        self.readers: dict[str, list[int]] = {}
+        self.producers: dict[str, int] = {}
+        self.readers = readers_of(program)
         self.reads = [reads(node) for node in self.nodes]
         for k, node in enumerate(self.nodes):
-            for name in self.reads[k]:
-                self.readers.setdefault(name, []).append(k)
             if defines(node) not in program.inputs:
-                self.maker[defines(node)] = k
+                self.producers[defines(node)] = k
         self.stores = stores(program)
         # Readers of the memory of an input that a loop nest overwrites; readers of its views too.
         self.input_readers: dict[str, list[int]] = {name: [] for name in self.stores}
@@ -93,7 +92,7 @@ class Fusion:
         - stores into an input, if it reads the input after the store;
         - readers of an input, if it overwrites the input.
         """
-        predecessors = {self.maker[name] for name in self.reads[k] if name in self.maker}
+        predecessors = {self.producers[name] for name in self.reads[k] if name in self.producers}
         read = self._roots(self.reads[k])
         predecessors |= {self.stores[name] for name in read & self.stores.keys() if self.stores[name] < k}
         if self.stores.get(defines(self.nodes[k])) == k:
@@ -121,12 +120,12 @@ class Fusion:
         if self._has_indirect_path(a, b) or self._has_indirect_path(b, a):
             return False
         read = {name for k in joined for name in self.reads[k]}
-        own = {defines(node) for node in nodes}
-        if not self.materialized.isdisjoint(own & read) or any(
-            half & own and not own <= half for half in self.exclusive
+        computed = {defines(node) for node in nodes}
+        if not self.materialized.isdisjoint(computed & read) or any(
+            half & computed and not computed <= half for half in self.exclusive
         ):
             return False
-        names = own | read
+        names = computed | read
         if len(joined) > MOST_NODES or len(names) > MOST_BUFFERS or not self._fits(nodes):
             return False
         self.members[a] = joined
@@ -138,10 +137,10 @@ class Fusion:
 
     def _merge_ancestors(self, a: int, b: int) -> None:
         both = 1 << a | 1 << b
-        found = self.ancestors[a] = (self.ancestors[a] | self.ancestors.pop(b)) & ~both
+        merged = self.ancestors[a] = (self.ancestors[a] | self.ancestors.pop(b)) & ~both
         for g, ancestors in self.ancestors.items():
             if ancestors & both:
-                self.ancestors[g] = ancestors & ~both | 1 << a | found
+                self.ancestors[g] = ancestors & ~both | 1 << a | merged
 
     def _fits(self, nodes: list[Loops]) -> bool:
         if len({n.out.device for n in nodes}) > 1:
@@ -168,9 +167,9 @@ class Fusion:
             if p.name in self.program.inputs:
                 name = p.name
                 loads = [load for q in placed for load in q.node.body.loads]
-                old = [load for load in loads if name in self.lifetimes.roots(load.buffer)]
-                as_views = any(load.buffer != name for load in old)  # views show the storage at other offsets
-                if old and (domain.columns or as_views or any(load.index != p.node.index for load in old)):
+                old_loads = [load for load in loads if name in self.lifetimes.roots(load.buffer)]
+                as_views = any(load.buffer != name for load in old_loads)  # views show the storage at other offsets
+                if old_loads and (domain.columns or as_views or any(load.index != p.node.index for load in old_loads)):
                     return False
         return True
 
@@ -181,15 +180,14 @@ class Fusion:
         return any(r in joined and r > k for name, k in stored.items() for r in self.input_readers[name])
 
     def _respects_lifetimes(self, joined: list[int]) -> bool:
-        """Returns whether no read moves to a place where it keeps memory alive, and no outside reader runs too
-        early."""
+        """Returns whether no moved read keeps memory alive, and no reader outside the group runs before it."""
         segment = self.segment(joined)
         inside = set(joined)
         for k in joined:
             node = self.nodes[k]
             for name in self.reads[k]:
                 allowed = self.lifetimes.may_read_later(name, self.lifetimes.segments[k], segment)
-                if self.maker.get(name) not in inside and not allowed:
+                if self.producers.get(name) not in inside and not allowed:
                     return False
             for r in self.readers.get(defines(node), ()):
                 if r > k and r not in inside and self.segment(self.members[self.group[r]]) < segment:
@@ -213,15 +211,15 @@ class Fusion:
                     self.merge(self.group[p], self.group[k])
         for _, readers in sorted(self.readers.items(), key=lambda item: item[1]):
             self._join_neighbours(readers)
-        most = SMALL.get(self.program.target, 0)
-        small = [k for k, n in enumerate(self.nodes) if isinstance(n, Loops) and hint(size(n.axes)) < most]
+        largest = SMALL.get(self.program.target, 0)
+        small = [k for k, n in enumerate(self.nodes) if isinstance(n, Loops) and hint(size(n.axes)) < largest]
         self._join_neighbours(small)
 
     def _join_neighbours(self, positions: list[int]) -> None:
         loops = [k for k in positions if isinstance(self.nodes[k], Loops)]
         for a, b in itertools.pairwise(loops):
-            same = self.segment(self.members[self.group[a]]) == self.segment(self.members[self.group[b]])
-            if same:
+            in_one_segment = self.segment(self.members[self.group[a]]) == self.segment(self.members[self.group[b]])
+            if in_one_segment:
                 self.merge(self.group[a], self.group[b])
 
     def _is_only_returned(self, node: Node) -> bool:
@@ -245,21 +243,21 @@ class Fusion:
                 return -1, False, last
             return self.segment(self.members[g]), isinstance(node, Extern) and not node.is_view, last
 
-        waiting = {g: self._groups_before(g) for g in self.members}
-        after: dict[int, list[int]] = {}
-        for g, predecessors in waiting.items():
+        missing = {g: self._groups_before(g) for g in self.members}
+        dependents: dict[int, list[int]] = {}
+        for g, predecessors in missing.items():
             for p in predecessors:
-                after.setdefault(p, []).append(g)
-        ready = [(key(g), g) for g, predecessors in waiting.items() if not predecessors]
+                dependents.setdefault(p, []).append(g)
+        ready = [(key(g), g) for g, predecessors in missing.items() if not predecessors]
         heapq.heapify(ready)
         result: list[Item] = []
         while ready:
             _, g = heapq.heappop(ready)
             result.append(self._item(g))
-            for later in after.get(g, ()):
-                waiting[later].discard(g)
-                if not waiting[later]:
-                    heapq.heappush(ready, (key(later), later))
+            for dependent in dependents.get(g, ()):
+                missing[dependent].discard(g)
+                if not missing[dependent]:
+                    heapq.heappush(ready, (key(dependent), dependent))
         return result
 
     def _item(self, g: int) -> Item:

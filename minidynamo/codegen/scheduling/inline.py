@@ -20,7 +20,7 @@ from minidynamo.codegen.ir.expr import EXPENSIVE, Expr, Load, mask, rewrite
 from minidynamo.codegen.ir.index import as_index, flatten, row_major
 from minidynamo.codegen.ir.loops import Buffer, Extern, LoopProgram, Loops, Node, checks_kept, merge, names_in
 from minidynamo.codegen.ir.size import hint, product
-from minidynamo.codegen.scheduling.lifetimes import Lifetimes, defines, reads, stores
+from minidynamo.codegen.scheduling.lifetimes import Lifetimes, defines, readers_of, reads, stores
 
 
 def remove_unused(program: LoopProgram) -> LoopProgram:
@@ -51,14 +51,14 @@ CHEAP = 2
 
 MOST_COPIES = {"triton": 4}
 DEAR = 2 * EXPENSIVE
-"""A reader may compute an element of a value that costs less than DEAR this many times: on a GPU, storing the value and
-reading it takes longer."""
+"""MOST_COPIES: a reader may compute an element this many times if the element costs less than DEAR. On a GPU, storing
+and reading the value takes longer."""
 
-MOST_AGAIN = 16
+MOST_RECOMPUTED = 16
 """A reader may compute an element of a recomputed value at most this many times."""
 
-LARGEST = 200
-"""The largest number of nodes to which an expression may grow."""
+LARGEST_EXPRESSION = 200
+"""The number of nodes to which an expression may grow."""
 
 
 def inline(program: LoopProgram, materialized: Collection[str] = (), recomputed: Collection[str] = ()) -> LoopProgram:
@@ -76,16 +76,13 @@ def inline(program: LoopProgram, materialized: Collection[str] = (), recomputed:
     folds = {n.out.name for n in program.nodes if isinstance(n, Loops) and n.combine is not None}.difference(
         materialized
     )
-    readers: dict[str, list[int]] = {}
-    for k, node in enumerate(program.nodes):
-        for name in reads(node):
-            readers.setdefault(name, []).append(k)
+    readers = readers_of(program)
     for k, producer in enumerate(program.nodes):
         producer_now = nodes[k]
         if not isinstance(producer_now, Loops) or producer_now.combine is not None or defines(producer) in needed:
             continue
         if folds.intersection(reads(producer_now)):
-            continue  # belongs in the kernel of the fold, whatever order its reader has
+            continue  # stays in the kernel of the fold; the reader may have another order of loops
         users = readers.get(defines(producer), [])
         if len(users) > 1 and any(_is_input_copy(defines(producer), nodes[u], mutated) for u in users):
             continue  # the other readers may read the value from the input
@@ -132,24 +129,26 @@ def _may_inline(
     name = producer.out.name
     uses = [load for load in user.body.loads if load.buffer == name]
     read = producer.body.loads
-    # On a GPU, parts of a joined tensor count as one use: each of them reads other elements.
-    parts = copies > 1 and users == 1 and producer.body.cost < EXPENSIVE and all(use.valid is not None for use in uses)
-    twice = (len(uses) > 1 or users > 1) and not parts
-    broadcast = _iterations(user) > _iterations(producer)
-    if recomputed and _iterations(user) <= MOST_AGAIN * _iterations(producer):
+    # On a GPU, the parts of a joined tensor count as one use: each part reads other elements.
+    are_parts = (
+        copies > 1 and users == 1 and producer.body.cost < EXPENSIVE and all(use.valid is not None for use in uses)
+    )
+    is_repeated = (len(uses) > 1 or users > 1) and not are_parts
+    is_broadcast = _iterations(user) > _iterations(producer)
+    if recomputed and _iterations(user) <= MOST_RECOMPUTED * _iterations(producer):
         pass
     elif read:
         work = producer.body.cost
-        if twice and (work > CHEAP or len(read) > 2):
+        if is_repeated and (work > CHEAP or len(read) > 2):
             return False
-        if broadcast and work > CHEAP and (work >= DEAR or _iterations(user) > copies * _iterations(producer)):
+        if is_broadcast and work > CHEAP and (work >= DEAR or _iterations(user) > copies * _iterations(producer)):
             return False
-    elif (twice or broadcast) and producer.body.cost >= EXPENSIVE:
+    elif (is_repeated or is_broadcast) and producer.body.cost >= EXPENSIVE:
         return False
-    if len(user.body.below) + len(uses) * len(producer.body.below) > LARGEST:
+    if len(user.body.below) + len(uses) * len(producer.body.below) > LARGEST_EXPRESSION:
         return False
-    here, there = lifetimes.segments[k], lifetimes.segments[u]
-    if not all(lifetimes.may_read_later(load.buffer, here, there) for load in read):
+    segment, user_segment = lifetimes.segments[k], lifetimes.segments[u]
+    if not all(lifetimes.may_read_later(load.buffer, segment, user_segment) for load in read):
         return False
     if any(k < mutated.get(root, k) < u for load in read for root in lifetimes.roots(load.buffer)):
         return False
@@ -197,8 +196,8 @@ def _reads_all(producer: Loops, user: Loops, use: Load) -> bool:
     if len({*read}) == len(read) and [axes.get(i) for i in read] == extents:
         return True
     shapes = [[axis.extent for axis in node.axes] for node in (producer, user)]
-    there, here = flatten(use.index, row_major(shapes[0])), flatten([*axes], row_major(shapes[1]))
-    return product(shapes[0]) == product(shapes[1]) and there == here
+    offset, iteration = flatten(use.index, row_major(shapes[0])), flatten([*axes], row_major(shapes[1]))
+    return product(shapes[0]) == product(shapes[1]) and offset == iteration
 
 
 def _iterations(node: Loops) -> int:

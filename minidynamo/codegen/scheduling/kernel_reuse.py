@@ -1,5 +1,5 @@
-"""Owns the reuse of built kernels: of groups that differ in names only, the first is built, and the kernel is renamed
-for the others.
+"""Owns the reuse of built kernels: of several groups that differ only in names, the first is built, and its kernel is
+renamed for the others.
 
 A model of six layers has most groups six times, and each attempt to lower a peak has most groups of the attempt before.
 `kernels.py` builds kernels.
@@ -19,7 +19,7 @@ from minidynamo.codegen.scheduling.fuse import Group
 from minidynamo.codegen.scheduling.kernels import build_kernel
 
 _DERIVED = re.compile(r"(.+)(_at\d*|_fold)")
-"""The names of values inside a kernel that are made from the name of a buffer."""
+"""The names of values inside a kernel that are derived from the name of a buffer."""
 
 
 class Kernels:
@@ -68,7 +68,7 @@ def _key(
     """Returns a value that is equal for groups with the same kernel up to names."""
     names = _names(group)
 
-    def fact(e: Expr) -> Hashable:
+    def properties(e: Expr) -> Hashable:
         match e:
             case Load():
                 return names[e.buffer], e.index, e.dtype, e.valid is None
@@ -86,15 +86,15 @@ def _key(
         (
             (p.is_row, names[p.name], p.node.axes, p.node.index, p.node.reduced),
             (p.node.combine, p.node.accumulate, p.node.position),
-            tuple(map(fact, p.node.body.below)),
+            tuple(map(properties, p.node.body.below)),
         )
         for p in group.placed
     )
-    own = {n.out.name: n.out for n in group.nodes}
+    computed = {n.out.name: n.out for n in group.nodes}
     layouts = tuple(
         (buffer.shape, buffer.stride, buffer.dtype, buffer.device, name in needed, name in inputs)
         for name in names
-        for buffer in (own.get(name) or buffers[name],)
+        for buffer in (computed.get(name) or buffers[name],)
     )
     return group.domain, nests, layouts, reads_back
 

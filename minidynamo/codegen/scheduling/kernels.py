@@ -174,12 +174,12 @@ def _fold_dtype(node: Loops) -> torch.dtype:
 
 def share_loads(body: Sequence[Statement], fresh: Callable[[str], str]) -> tuple[Statement, ...]:
     """Names each load that occurs more than once. Loads through looked-up indices stay in place."""
-    counts = Counter(load for s in body for load in s.value.loads if not children(load))
+    uses = Counter(load for s in body for load in s.value.loads if not children(load))
     names: dict[Expr, Ref] = {}
     result: list[Statement] = []
     for s in body:
         for load in s.value.loads:
-            if counts[load] > 1 and load not in names:
+            if uses[load] > 1 and load not in names:
                 names[load] = Ref(fresh(load.buffer), load.dtype)
                 result.append(Let(names[load].name, load, origins=s.origins))
         result.append(dataclasses.replace(s, value=rewrite(s.value, names.get)))
@@ -191,15 +191,21 @@ def fold_into_stores(loops: Sequence[Loop]) -> tuple[Loop, ...]:
 
     With several stores, all values are computed before all stores: a store may overwrite an operand of another value.
     """
-    everywhere = Counter(e.name for loop in loops for s in loop.body for e in s.value.below if isinstance(e, Ref))
+    uses_in_kernel = Counter(e.name for loop in loops for s in loop.body for e in s.value.below if isinstance(e, Ref))
     result: list[Loop] = []
     for loop in loops:
-        here = Counter(e.name for s in loop.body for e in s.value.below if isinstance(e, Ref))
-        uses = here if loop.axes else everywhere
-        single = sum(isinstance(s, Store) for s in loop.body) == 1
+        uses_in_loop = Counter(e.name for s in loop.body for e in s.value.below if isinstance(e, Ref))
+        uses = uses_in_loop if loop.axes else uses_in_kernel
+        has_single_store = sum(isinstance(s, Store) for s in loop.body) == 1
         last = loop.body[-1]
         value = next((s for s in loop.body if isinstance(last, Store) and _defines(s, last.value)), None)
-        if single and isinstance(last, Store) and isinstance(value, Let) and uses[value.name] == 1 and not value.kept:
+        if (
+            has_single_store
+            and isinstance(last, Store)
+            and isinstance(value, Let)
+            and uses[value.name] == 1
+            and not value.kept
+        ):
             rest = tuple(s for s in loop.body[:-1] if s is not value)
             loop = Loop(loop.axes, (*rest, dataclasses.replace(last, value=value.value)))
         result.append(loop)

@@ -44,6 +44,15 @@ def defined(node: Node | Kernel) -> tuple[str, ...]:
     return tuple(buffer.name for buffer in node.writes) if isinstance(node, Kernel) else (defines(node),)
 
 
+def readers_of(program: LoopProgram) -> dict[str, list[int]]:
+    """Returns, per value that is read, the positions of its readers in the program."""
+    readers: dict[str, list[int]] = {}
+    for k, node in enumerate(program.nodes):
+        for name in reads(node):
+            readers.setdefault(name, []).append(k)
+    return readers
+
+
 def stores(program: LoopProgram) -> dict[str, int]:
     """Returns the inputs that loop nests store into, with the position of each store in the program."""
     inputs = frozenset(program.inputs)
@@ -60,8 +69,8 @@ class Liveness:
     last_use: dict[str, float]
     #: Owner of a storage -> position of the last use of any value in the storage.
     storage_end: dict[str, float]
-    #: View -> values whose storage the view may share: one value for a view of torch's, any argument for an unknown
-    #: function.
+    #: View -> values whose storage the view may share: one value for a view operator of torch, every argument for an
+    #: unknown function.
     roots: dict[str, tuple[str, ...]]
     #: Output -> position of its definition or its last reader.
     final: dict[str, float]
@@ -116,7 +125,7 @@ class Lifetimes:
     def __init__(self, program: LoopProgram) -> None:
         self.live = analyze(program.nodes, program.inputs, program.outputs)
         self.writes: dict[str, list[int]] = {}
-        #: the segment of each node, and of a node after the last one
+        #: The segment of each node, then the segment after the last node.
         self.segments: list[int] = []
         segment = 0
         for node in program.nodes:

@@ -1,8 +1,8 @@
 """Owns the order of pointwise loop nests among extern calls: each moves to the side where less memory is alive.
 
 A nest whose result is no larger than the operands that die there runs as soon as its operands exist. A nest whose
-result is larger than its dying operands runs directly before its first reader. So more nests are between the same
-extern calls, where fusion may join them.
+result is larger than its dying operands runs directly before its first reader. As a result, more nests run between the
+same extern calls, where fusion may join them.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from minidynamo.codegen.ir.loops import LoopProgram, Loops, Node, names_in
 from minidynamo.codegen.ir.size import hint
-from minidynamo.codegen.scheduling.lifetimes import Lifetimes, defines, reads
+from minidynamo.codegen.scheduling.lifetimes import Lifetimes, defines, readers_of, reads
 
 
 def reorder(program: LoopProgram) -> LoopProgram:
-    """Returns the program with each pointwise loop nest early or late, wherever less memory is alive meanwhile."""
+    """Returns the program with each pointwise loop nest moved early or late, if less memory is then alive."""
     return _late(_early(program))
 
 
@@ -99,7 +99,7 @@ def _late(program: LoopProgram) -> LoopProgram:
     # Nests that move directly before the node at a position, in reverse order.
     moved: dict[int, list[int]] = {}
     moved_to = {k: k for k in range(len(program.nodes))}
-    readers = _readers(program)
+    readers = readers_of(program)
     for k in range(len(program.nodes) - 1, -1, -1):
         node = program.nodes[k]
         if not uses.may_move(node) or not uses.dies(defines(node)):
@@ -114,23 +114,15 @@ def _late(program: LoopProgram) -> LoopProgram:
     return dataclasses.replace(program, nodes=tuple(program.nodes[k] for k in order))
 
 
-def _readers(program: LoopProgram) -> dict[str, list[int]]:
-    readers: dict[str, list[int]] = {}
-    for k, node in enumerate(program.nodes):
-        for name in reads(node):
-            readers.setdefault(name, []).append(k)
-    return readers
-
-
 def _keeps_no_more(uses: _Uses, node: Node, position: int, first: int, moved_to: Mapping[int, int]) -> bool:
     """Returns whether the operands that live longer, if a node moves from `position` to `first`, are smaller than its
     result, or as large if a nest reads the result. Inputs never live longer."""
-    longer = []
+    extended = []
     for root in uses.roots(node):
         end = max((moved_to[k] for k in uses.positions[root] if k != position), default=-1)
         if end < first and root not in uses.returned and root not in uses.program.constants:
-            longer.append(root)
-    if not all(map(uses.dies, longer)):
+            extended.append(root)
+    if not all(map(uses.dies, extended)):
         return False
-    joins = isinstance(uses.program.nodes[first], Loops)
-    return uses.bytes(longer) < uses.bytes([defines(node)]) + joins
+    may_join = isinstance(uses.program.nodes[first], Loops)
+    return uses.bytes(extended) < uses.bytes([defines(node)]) + may_join

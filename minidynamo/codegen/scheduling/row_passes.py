@@ -71,20 +71,20 @@ def find_passes(
         if not p.is_element:
             continue
         passes_with_readers = {q for r in readers[name] if not by_name[r].is_row for q in (first[r], *recomputed[r])}
-        later = passes_with_readers - {first[name]}
+        later_passes = passes_with_readers - {first[name]}
         width = size(domain.columns) * p.node.out.dtype.itemsize
-        worth_it = bool(later) and may_keep and p.node.body.cost >= EXPENSIVE
-        if worth_it and isinstance(width, int) and width <= KEPT_BYTES:
+        pays_off = bool(later_passes) and may_keep and p.node.body.cost >= EXPENSIVE
+        if pays_off and isinstance(width, int) and width <= KEPT_BYTES:
             kept.add(name)
             continue
         used_results = {result for result, _ in stored_in.values()}
-        result = _result_memory(p, max(later), results, first, used_results) if worth_it else None
+        result = _result_memory(p, max(later_passes), results, first, used_results) if pays_off else None
         last_read = _reads_outside(placed, p, first, readers)
         # Memory that is read after the first store of a result cannot be reused for the result.
         if result is None or (result != name and last_read > first[name]):
-            recomputed[name] = later
+            recomputed[name] = later_passes
         else:
-            stored_in[name] = result, frozenset(later)
+            stored_in[name] = result, frozenset(later_passes)
     count = 1 + max((t for name, t in first.items() if not by_name[name].is_row), default=-1)
     return Passes(first, {n: frozenset(e) for n, e in recomputed.items()}, frozenset(kept), stored_in, count)
 

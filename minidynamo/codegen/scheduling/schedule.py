@@ -1,8 +1,8 @@
 """Owns the stage list of scheduling, from a loop program to kernels and extern calls in order, and the split of
 reductions with too few results to keep all processors busy.
 
-Each other stage has its own file; kernels are named here. A split reduction computes partial results over chunks first,
-then a small reduction over the partial results.
+Each stage except the split has its own file; kernels get their names here. A split reduction computes partial results
+over chunks first, then a small reduction over the partial results.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def optimize(
     program = remove_unused(program)
     if join:
         program = inline(reorder(program), materialized, recomputed)
-        # Inlined nests have other operands, and unrolled sums can be inlined in their turn.
+        # Inlined nests have other operands, and unrolled sums can be inlined too.
         program = inline(reorder(unroll(program)), materialized, recomputed)
     return split_reductions(program)
 
@@ -160,10 +160,10 @@ def schedule(
     for k, item in enumerate(items):
         if isinstance(item, Group):
             defined = [n.out.name for n in item.nodes]
-            own = _reads(item)
+            own_reads = _reads(item)
             # A value without readers is computed for its index checks.
             needed = [
-                name for name in defined if name in returned or readers[name] > (name in own) or not readers[name]
+                name for name in defined if name in returned or readers[name] > (name in own_reads) or not readers[name]
             ]
             name = f"{kernel_name(merge(*(n.origins for n in item.nodes)))}_{k}"
             kernel = kernels.build(
@@ -190,5 +190,5 @@ def kernel_name(origins: Origins) -> str:
     """Returns a name made of the kernel's operations in graph order; operations that do not fit are counted."""
     names = list(dict.fromkeys(re.sub(r"\W+", "_", origin.op) for origin in origins))
     shown = list(itertools.takewhile(lambda n: len("_".join(names[: names.index(n) + 1])) <= LONGEST_NAME, names))
-    more = len(names) - len(shown)
-    return "_".join([*shown, *([f"and_{more}_more"] if more else [])]) or "kernel"
+    hidden = len(names) - len(shown)
+    return "_".join([*shown, *([f"and_{hidden}_more"] if hidden else [])]) or "kernel"

@@ -1,7 +1,7 @@
 """Owns the replacement of short folds over the memory of operators by pointwise formulas.
 
-Key and value heads that several query heads share, repeated before attention, receive such sums as gradients. A formula
-joins the nests of its readers, whatever order of dimensions they have.
+For example, the gradient of a key head that several query heads share is such a sum. A formula can be fused into its
+readers, whatever their order of dimensions.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ MOST_UNROLLED = 8
 
 
 def unroll(program: LoopProgram) -> LoopProgram:
-    """Returns a GPU's program with formulas for short sums that a nest reads, unless a sum may share a kernel with the
-    nests that compute its elements, or with readers that need it for each of the elements."""
+    """Returns the program with formulas for short sums that a nest reads, on a GPU. A sum stays a fold if it may share
+    a kernel with the nests that compute its elements, or if a reader has more elements than the sum."""
     if program.target != "triton":
         return program
     computed = {node.out.name for node in program.nodes if isinstance(node, Loops)}
