@@ -33,12 +33,22 @@ MOST_TRAFFIC = 64
 LEAST_SAVED = 16
 """The fewest bytes that a cut must save per byte that it reads back, if no limit is known."""
 
-Scheduled = tuple[LoopProgram, Sequence[Step], HostProgram, MemoryPlan]
-"""The optimized program, its kernels and calls in order, the host program that runs them, and its memory plan."""
-
 Limit = Callable[[bool, bool], int]
 """`limit(taken, held)`: the peak of the unfused program. `taken`: the caller frees results at once when they are handed
 over. `held`: the caller holds the results of forward."""
+
+
+class Scheduled(NamedTuple):
+    """A scheduled program."""
+
+    #: The optimized program.
+    loops: LoopProgram
+    #: Its kernels and calls, in order.
+    steps: Sequence[Step]
+    #: The host program that runs the steps.
+    host: HostProgram
+    #: The memory plan of the host program.
+    memory: MemoryPlan
 
 
 class Deaths(NamedTuple):
@@ -73,7 +83,7 @@ class _Case(NamedTuple):
     #: The peak should not exceed this many bytes. None: as low as is cheap.
     limit: int | None
 
-    def cost_of_peak(self, plan: MemoryPlan) -> int:
+    def cost(self, plan: MemoryPlan) -> int:
         """Returns a cost that a change must not raise: the peak, but at least the limit."""
         return max(self.peak(plan), self.limit or 0)
 
@@ -102,10 +112,9 @@ def scheduled(
     With `join` as much as possible is fused. If the peak is above the `limit`, kernels are cut as long as cuts lower
     it. For inputs that may die in backward, kernels are cut where it costs almost nothing.
     """
-
     kernels = Kernels(verify=verify)
 
-    def attempt(*changes: Change) -> Scheduled:
+    def attempt(changes: Sequence[Change]) -> Scheduled:
         recomputed = frozenset[str]().union(*(change.recomputed for change in changes))
         loops, steps = schedule(
             program,
@@ -117,29 +126,37 @@ def scheduled(
             kernels=kernels,
         )
         host = plan_memory(steps, loops, name, handing_over=handing_over)
-        return loops, steps, host, memory_plan(host)
+        return Scheduled(loops, steps, host, memory_plan(host))
 
-    best, changes_so_far = attempt(), list[Change]()
-    plan = best[3]
+    best, kept = attempt(()), list[Change]()
     cases = _cases(limit, handing_over, deaths)
     may_die = deaths.may if handing_over else frozenset[str]()
     optimistic = [case._replace(dying=case.dying | may_die, limit=None) for case in cases if may_die]
-    for searched_cases in (cases, optimistic):
+
+    def costs(candidate: Scheduled) -> list[int]:
+        return [case.cost(candidate.memory) for case in (*cases, *optimistic)]
+
+    def improve(searched: Iterable[_Case]) -> bool:
+        """Keeps the first change that lowers the cost of a case and raises no cost; returns whether there is one."""
+        nonlocal best
+        before = costs(best)
+        for change in (change for case in searched for change in _changes(program, best, case)):
+            if change in kept:
+                continue
+            candidate = attempt([*kept, change])
+            after = costs(candidate)
+            if after != before and all(new <= old for new, old in zip(after, before)):
+                best = candidate
+                kept.append(change)
+                return True
+        return False
+
+    for searched in (cases, optimistic):
         for _ in range(MOST_CUTS if join else 0):
-            before = [case.cost_of_peak(plan) for case in (*cases, *optimistic)]
-            for change in (change for case in searched_cases for change in _changes(program, best, plan, case)):
-                if change in changes_so_far:
-                    continue
-                candidate = attempt(*changes_so_far, change)
-                candidate_plan = candidate[3]
-                after = [case.cost_of_peak(candidate_plan) for case in (*cases, *optimistic)]
-                if after != before and all(new <= old for new, old in zip(after, before)):
-                    best, plan, changes_so_far = candidate, candidate_plan, [*changes_so_far, change]
-                    break
-            else:
+            if not improve(searched):
                 break
     if verify:
-        verify_program(best[0])
+        verify_program(best.loops)
     return best
 
 
@@ -163,13 +180,13 @@ def _cases(limit: Limit, handing_over: Handing, deaths: Deaths) -> list[_Case]:
     return [_Case(freed, dying[stay], limit(freed, stay)) for stay, freed in itertools.product(held, taken)]
 
 
-def _changes(program: LoopProgram, best: Scheduled, plan: MemoryPlan, case: _Case) -> Iterator[Change]:
+def _changes(program: LoopProgram, best: Scheduled, case: _Case) -> Iterator[Change]:
     """Yields changes that may lower the peak if it is above the limit: cutting the kernel at the peak, or recomputing
     its operands in it.
 
     Yields nothing if no kernel is at the peak.
     """
-    loops, steps, host, _ = best
+    loops, steps, host, plan = best
     bytes_above = None if case.limit is None else case.peak(plan) - case.limit
     highest = case.at_peak(plan)[-1:] if bytes_above is None or bytes_above > 0 else []
     kernel = next((kernel for kernel in host.kernels for buffer in kernel.writes if [buffer.name] == highest), None)

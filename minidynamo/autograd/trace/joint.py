@@ -7,7 +7,6 @@ outputs share memory with inputs or with each other, while the traced tensors st
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -149,6 +148,22 @@ TangentKinds: TypeAlias = tuple[bool | None, ...]
 be differentiated."""
 
 
+@dataclass(frozen=True)
+class _Program:
+    """A program to trace, with the arguments of `trace_joint`."""
+
+    gm: fx.GraphModule
+    layout: InputLayout
+    #: Fake values of the inputs, all of `mode`.
+    flat: Sequence[Any]
+    mode: FakeTensorMode
+    #: Tensor input -> whether the input is a leaf for the user.
+    leaves: dict[int, bool]
+    decompositions: dict[OpOverload, Callable[..., Any]]
+    orders: Sequence[TangentKinds]
+    inputs: Sequence[int]
+
+
 def trace_joint(
     gm: fx.GraphModule,
     layout: InputLayout,
@@ -171,11 +186,11 @@ def trace_joint(
     try:
         leaves = {i: value.is_leaf for i, value in enumerate(flat) if isinstance(value, torch.Tensor)}
         flat = [_as_fake(mode, simplified(value)) for value in flat]
-        attempt = functools.partial(_trace_once, gm, layout, flat, mode, leaves, decompositions, orders, inputs)
+        program = _Program(gm, layout, flat, mode, leaves, decompositions, orders, inputs)
         # Anomaly mode would search for NaN in gradients without data. Under saved-tensor hooks autograd does not
         # notice writes to saved tensors.
         with compat.without_fake_tensor_log(), torch.autograd.set_detect_anomaly(False), compat.no_saved_tensor_hooks():
-            return _trace_with_calls(attempt, mode)
+            return _trace_with_fallback_ops(program)
     except MinidynamoError:
         raise
     except Exception as error:
@@ -195,13 +210,13 @@ def untraceable(error: Exception) -> GraphRefused:
     )
 
 
-def _trace_with_calls(attempt: Callable[[Collection[fx.Node]], Trace], mode: FakeTensorMode) -> Trace:
-    """Traces the graph with as few fallback ops as possible."""
+def _trace_with_fallback_ops(program: _Program) -> Trace:
+    """Traces a program with as few fallback ops as possible."""
     fallback_nodes: set[fx.Node] = set()
     errors: list[Exception] = []
     while True:
         try:
-            return _trace_for_sizes(attempt, mode, fallback_nodes)
+            return _trace_for_sizes(program, fallback_nodes)
         except _Untraceable as found:
             errors.append(found.error)
             if found.nodes <= fallback_nodes:
@@ -211,32 +226,19 @@ def _trace_with_calls(attempt: Callable[[Collection[fx.Node]], Trace], mode: Fak
             raise RuntimeError(f"{first_line(errors[-1])}, and {why}") from errors[-1]
 
 
-def _trace_for_sizes(
-    attempt: Callable[[Collection[fx.Node]], Trace], mode: FakeTensorMode, fallback_nodes: Collection[fx.Node]
-) -> Trace:
-    """Traces the graph by the rules for symbolic sizes, if there are symbolic sizes and the rules succeed."""
-    if mode.shape_env is not None:
+def _trace_for_sizes(program: _Program, fallback_nodes: Collection[fx.Node]) -> Trace:
+    """Traces a program by the rules for symbolic sizes, if there are symbolic sizes and the rules succeed."""
+    if program.mode.shape_env is not None:
         with contextlib.suppress(Exception), compat.python_dispatcher():
-            return attempt(fallback_nodes)
-    return attempt(fallback_nodes)
+            return _trace_once(program, fallback_nodes)
+    return _trace_once(program, fallback_nodes)
 
 
-def _trace_once(
-    gm: fx.GraphModule,
-    layout: InputLayout,
-    flat: Sequence[Any],
-    mode: FakeTensorMode,
-    leaves: dict[int, bool],
-    decompositions: dict[OpOverload, Callable[..., Any]],
-    orders: Sequence[TangentKinds],
-    inputs: Sequence[int],
-    fallback_nodes: Collection[fx.Node],
-) -> Trace:
-    attempt = functools.partial(_Tracing, gm, layout, flat, mode, leaves, orders, inputs, fallback_nodes)
+def _trace_once(program: _Program, fallback_nodes: Collection[fx.Node]) -> Trace:
     try:
-        return attempt(copy_inputs=False).trace(decompositions)
+        return _Tracing(program, fallback_nodes, copy_inputs=False).trace()
     except _WriteToLeaf:
-        return attempt(copy_inputs=True).trace(decompositions)
+        return _Tracing(program, fallback_nodes, copy_inputs=True).trace()
 
 
 def mode_of(gm: fx.GraphModule, values: Sequence[Any]) -> FakeTensorMode:
@@ -249,40 +251,27 @@ def mode_of(gm: fx.GraphModule, values: Sequence[Any]) -> FakeTensorMode:
 class _Tracing:
     """An attempt to trace. With `copy_inputs`, inputs that are not leaves for the user are not leaves in the trace."""
 
-    def __init__(
-        self,
-        gm: fx.GraphModule,
-        layout: InputLayout,
-        flat: Sequence[Any],
-        mode: FakeTensorMode,
-        leaves: dict[int, bool],
-        orders: Sequence[TangentKinds],
-        inputs: Sequence[int],
-        fallback_nodes: Collection[fx.Node],
-        copy_inputs: bool,
-    ) -> None:
-        self.gm = gm
-        self.layout = layout
-        self.flat = flat
-        self.mode = mode
-        self.orders = orders
-        self.inputs = inputs
+    def __init__(self, program: _Program, fallback_nodes: Collection[fx.Node], *, copy_inputs: bool) -> None:
+        self.program = program
+        self.gm = program.gm
+        self.flat = program.flat
+        self.orders = program.orders
         self.fallback_nodes = fallback_nodes
         self.copy_inputs = copy_inputs
-        self.tensors = [i for i, value in enumerate(flat) if isinstance(value, torch.Tensor)]
-        self.numbers = [i for i, value in enumerate(flat) if is_symbolic(value)]
-        self.result = Trace(fx.Graph(), mode, is_leaf=leaves)
+        self.tensors = [i for i, value in enumerate(self.flat) if isinstance(value, torch.Tensor)]
+        self.numbers = [i for i, value in enumerate(self.flat) if is_symbolic(value)]
+        self.result = Trace(fx.Graph(), program.mode, is_leaf=program.leaves)
         #: The tensors of the nodes: targets, then views.
         self.watchable: list[torch.Tensor] = []
 
-    def trace(self, decompositions: dict[OpOverload, Callable[..., Any]]) -> Trace:
+    def trace(self) -> Trace:
         self.casts_once = torch.is_autocast_cache_enabled()
         with contextlib.ExitStack() as stack:
             stack.enter_context(compat.keeping_thread_state())  # a second attempt may follow an error
             stack.enter_context(preserved())
             stack.enter_context(compat.traced_lazily())
             arguments = [self.flat[i] for i in (*self.tensors, *self.numbers)]
-            table = fake_mode.Composites({**fake_mode.COMPOSITES, **decompositions})
+            table = fake_mode.Composites({**fake_mode.COMPOSITES, **self.program.decompositions})
             traced = compat.make_fx(self.run, decomposition_table=table)(*arguments)
         trace = self.result
         trace.owner, trace.graph = traced, traced.graph
@@ -341,7 +330,7 @@ class _Tracing:
         assert mode is not None
         self.tracer: Any = mode.tracer
         recorder = self.recorder = LocationRecorder(self.tracer.graph, higher_order=bool(self.orders))
-        with self.mode, recorder.locating():
+        with self.program.mode, recorder.locating():
             leaves = dict(zip(self.tensors, map(_as_leaf, values)))
             inputs = {i: self.as_input(i, leaf) for i, leaf in leaves.items()}
             histories = {i: value.grad_fn for i, value in inputs.items()}
@@ -351,7 +340,7 @@ class _Tracing:
             before = settings()
             # Collected before the program runs: a write may make an input require grad, but such an input has no
             # gradient.
-            wanted = {i: leaves[i] for i in self.inputs or leaves if leaves[i].requires_grad}
+            wanted = {i: leaves[i] for i in self.program.inputs or leaves if leaves[i].requires_grad}
             with _blocks_of_autocast(self.casts_once), recording_copies(lambda: recorder.current) as copies:
                 outputs = self.run_forward(recorder, arguments)
             returned = self.gm.graph.output_node().args[0]
@@ -396,7 +385,7 @@ class _Tracing:
     def run_forward(self, recorder: LocationRecorder, arguments: list[Any]) -> list[Any]:
         try:
             outputs = _CheckingInterpreter(self.gm, recorder, self.fallback_nodes).run(
-                *self.layout.unflatten(arguments)
+                *self.program.layout.unflatten(arguments)
             )
         except RuntimeError as error:
             if "a leaf Variable that requires grad" in str(error) and not self.copy_inputs:

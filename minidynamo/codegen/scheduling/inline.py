@@ -67,92 +67,102 @@ def inline(program: LoopProgram, materialized: Collection[str] = (), recomputed:
     A value in `materialized` keeps its buffer. A value in `recomputed` may be recomputed even if it costs more than
     CHEAP.
     """
-    lifetimes = Lifetimes(program)
-    nodes: list[Node | None] = list(program.nodes)
-    needed = {*names_in(program.outputs), *program.inputs, *materialized}
-    needed |= {name for n in program.nodes if not isinstance(n, Loops) for name in reads(n)}
-    mutated = stores(program)
-    copies = MOST_COPIES.get(program.target, 1)
-    folds = {n.out.name for n in program.nodes if isinstance(n, Loops) and n.combine is not None}.difference(
-        materialized
-    )
-    readers = readers_of(program)
-    for k, producer in enumerate(program.nodes):
-        producer_now = nodes[k]
-        if not isinstance(producer_now, Loops) or producer_now.combine is not None or defines(producer) in needed:
-            continue
-        if folds.intersection(reads(producer_now)):
-            continue  # stays in the kernel of the fold; the reader may have another order of loops
-        users = readers.get(defines(producer), [])
-        if len(users) > 1 and any(_is_input_copy(defines(producer), nodes[u], mutated) for u in users):
-            continue  # the other readers may read the value from the input
-        if users and all(
-            _may_inline(
-                producer_now, k, u, nodes, lifetimes, mutated, len(users), defines(producer) in recomputed, copies
-            )
-            and _keeps_checks(producer_now, nodes[u], program.buffers)
-            for u in users
-        ):
-            for u in users:
-                user = nodes[u]
-                assert isinstance(user, Loops)
-                nodes[u] = substitute(producer_now, user)
-                for name in reads(producer_now):
-                    if u not in readers[name]:
-                        readers[name].append(u)
-            for name in reads(producer_now):
-                readers[name].remove(k)
-            nodes[k] = None
-    return remove_unused(dataclasses.replace(program, nodes=tuple(n for n in nodes if n is not None)))
+    nodes = _Inliner(program, materialized, recomputed).run()
+    return remove_unused(dataclasses.replace(program, nodes=nodes))
+
+
+class _Inliner:
+    """Inlines the values of a program in one walk."""
+
+    def __init__(self, program: LoopProgram, materialized: Collection[str], recomputed: Collection[str]) -> None:
+        self.program = program
+        self.recomputed = recomputed
+        self.lifetimes = Lifetimes(program)
+        #: The nodes so far; None for a node that is inlined into all its readers.
+        self.nodes: list[Node | None] = list(program.nodes)
+        self.mutated = stores(program)
+        self.copies = MOST_COPIES.get(program.target, 1)
+        self.readers = readers_of(program)
+        #: The values that keep their buffers.
+        self.needed = {*names_in(program.outputs), *program.inputs, *materialized}
+        self.needed |= {name for n in program.nodes if not isinstance(n, Loops) for name in reads(n)}
+        folds = {n.out.name for n in program.nodes if isinstance(n, Loops) and n.combine is not None}
+        self.folds = folds.difference(materialized)
+
+    def run(self) -> tuple[Node, ...]:
+        """Returns the remaining nodes."""
+        for k in range(len(self.nodes)):
+            producer = self.nodes[k]
+            if isinstance(producer, Loops) and not self.keeps_buffer(producer):
+                users = self.readers.get(producer.out.name, [])
+                if users and all(self.may_inline(producer, k, u) for u in users):
+                    self.inline(producer, k, users)
+        return tuple(node for node in self.nodes if node is not None)
+
+    def keeps_buffer(self, producer: Loops) -> bool:
+        """Returns whether a value is not inlined into any reader."""
+        name = producer.out.name
+        if producer.combine is not None or name in self.needed:
+            return True
+        if self.folds.intersection(reads(producer)):
+            return True  # stays in the kernel of the fold; the reader may have another order of loops
+        users = self.readers.get(name, [])
+        # If one reader copies the value into an input, the other readers may read it there.
+        return len(users) > 1 and any(_is_input_copy(name, self.nodes[u], self.mutated) for u in users)
+
+    def may_inline(self, producer: Loops, k: int, u: int) -> bool:
+        """Returns whether the value of node k may be computed inside node u."""
+        user = self.nodes[u]
+        if not isinstance(user, Loops) or not self.is_cheap_in(producer, user):
+            return False
+        uses = [load for load in user.body.loads if load.buffer == producer.out.name]
+        if len(user.body.below) + len(uses) * len(producer.body.below) > LARGEST_EXPRESSION:
+            return False
+        read = producer.body.loads
+        segment, user_segment = self.lifetimes.segments[k], self.lifetimes.segments[u]
+        if not all(self.lifetimes.may_read_later(load.buffer, segment, user_segment) for load in read):
+            return False
+        if any(k < self.mutated.get(root, k) < u for load in read for root in self.lifetimes.roots(load.buffer)):
+            return False
+        return _keeps_write_order(producer, user, read, uses, self.lifetimes, self.mutated) and _keeps_checks(
+            producer, user, uses, self.program.buffers
+        )
+
+    def is_cheap_in(self, producer: Loops, user: Loops) -> bool:
+        """Returns whether a reader may compute a value as often as it reads the value."""
+        users, cost = len(self.readers[producer.out.name]), producer.body.cost
+        uses = [load for load in user.body.loads if load.buffer == producer.out.name]
+        points, user_points = _iterations(producer), _iterations(user)
+        if producer.out.name in self.recomputed and user_points <= MOST_RECOMPUTED * points:
+            return True
+        # On a GPU, the parts of a joined tensor count as one use: each part reads other elements.
+        are_parts = self.copies > 1 and users == 1 and cost < EXPENSIVE and all(use.valid is not None for use in uses)
+        is_repeated = (len(uses) > 1 or users > 1) and not are_parts
+        is_broadcast = user_points > points
+        if not producer.body.loads:
+            return cost < EXPENSIVE or not (is_repeated or is_broadcast)
+        if is_repeated and (cost > CHEAP or len(producer.body.loads) > 2):
+            return False
+        return not is_broadcast or cost <= CHEAP or (cost < DEAR and user_points <= self.copies * points)
+
+    def inline(self, producer: Loops, k: int, users: Sequence[int]) -> None:
+        """Replaces the reads of the value of node k by its expression, in all readers."""
+        for u in users:
+            user = self.nodes[u]
+            assert isinstance(user, Loops)
+            self.nodes[u] = substitute(producer, user)
+            for name in reads(producer):
+                if u not in self.readers[name]:
+                    self.readers[name].append(u)
+        for name in reads(producer):
+            self.readers[name].remove(k)
+        self.nodes[k] = None
 
 
 def _is_input_copy(name: str, user: Node | None, mutated: Collection[str]) -> bool:
     """Returns whether a node copies a value into an input unchanged."""
     is_copy = isinstance(user, Loops) and isinstance(user.body, Load) and user.body.buffer == name
     return is_copy and defines(user) in mutated  # type: ignore[arg-type]
-
-
-def _may_inline(
-    producer: Loops,
-    k: int,
-    u: int,
-    nodes: list[Node | None],
-    lifetimes: Lifetimes,
-    mutated: dict[str, int],
-    users: int,
-    recomputed: bool,
-    copies: int,
-) -> bool:
-    user = nodes[u]
-    if not isinstance(user, Loops):
-        return False
-    name = producer.out.name
-    uses = [load for load in user.body.loads if load.buffer == name]
-    read = producer.body.loads
-    # On a GPU, the parts of a joined tensor count as one use: each part reads other elements.
-    are_parts = (
-        copies > 1 and users == 1 and producer.body.cost < EXPENSIVE and all(use.valid is not None for use in uses)
-    )
-    is_repeated = (len(uses) > 1 or users > 1) and not are_parts
-    is_broadcast = _iterations(user) > _iterations(producer)
-    if recomputed and _iterations(user) <= MOST_RECOMPUTED * _iterations(producer):
-        pass
-    elif read:
-        work = producer.body.cost
-        if is_repeated and (work > CHEAP or len(read) > 2):
-            return False
-        if is_broadcast and work > CHEAP and (work >= DEAR or _iterations(user) > copies * _iterations(producer)):
-            return False
-    elif (is_repeated or is_broadcast) and producer.body.cost >= EXPENSIVE:
-        return False
-    if len(user.body.below) + len(uses) * len(producer.body.below) > LARGEST_EXPRESSION:
-        return False
-    segment, user_segment = lifetimes.segments[k], lifetimes.segments[u]
-    if not all(lifetimes.may_read_later(load.buffer, segment, user_segment) for load in read):
-        return False
-    if any(k < mutated.get(root, k) < u for load in read for root in lifetimes.roots(load.buffer)):
-        return False
-    return _keeps_write_order(producer, user, read, uses, lifetimes, mutated)
 
 
 def _keeps_write_order(
@@ -177,11 +187,9 @@ def _keeps_write_order(
     return same and all(load.index == user.index for load in moved)
 
 
-def _keeps_checks(producer: Loops, user: Node | None, buffers: Mapping[str, Buffer]) -> bool:
-    """Returns whether all indices are still checked: those of the producer's reads, and those of the reads of the
+def _keeps_checks(producer: Loops, user: Loops, uses: Sequence[Load], buffers: Mapping[str, Buffer]) -> bool:
+    """Returns whether all indices are still checked: those of the producer's reads, and those of the `uses` of the
     producer."""
-    assert isinstance(user, Loops)
-    uses = [load for load in user.body.loads if load.buffer == producer.out.name]
     if producer.body.checks and not all(use.valid is None and _reads_all(producer, user, use) for use in uses):
         return False
     checked = [use for use in uses if use.checks]
