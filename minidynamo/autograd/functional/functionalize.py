@@ -315,8 +315,8 @@ class _Pass:
     def tensors_in(self, value: Any) -> list[fx.Node]:
         return [node for node in nodes_in(value) if node in self.result.values]
 
-    def shares(self, one: fx.Node, other: fx.Node) -> bool:
-        return self.result.values[one].base is self.result.values[other].base
+    def shares(self, a: fx.Node, b: fx.Node) -> bool:
+        return self.result.values[a].base is self.result.values[b].base
 
     def may_alias_write(self, op: OpOverload, mutation: Mutation, written: fx.Node, read: fx.Node) -> bool:
         """Returns whether `op` may read an argument from memory after writing to the memory, or refuses such
@@ -340,7 +340,7 @@ class _Pass:
         names = [arg.name for arg in compat.schema_of(functional).arguments]
         order = [arg.name for arg in compat.schema_of(op).arguments if arg.name not in mutation.dropped]
         keyword_only = {arg.name for arg in compat.schema_of(functional).arguments if arg.kwarg_only}
-        renamed = {theirs: arguments[ours] for ours, theirs in zip(order, names) if ours in arguments}
+        renamed = {new: arguments[old] for old, new in zip(order, names) if old in arguments}
         if mutation.dropped and isinstance(out := named[mutation.dropped[0]], fx.Node):
             renamed |= arguments_from_out(
                 out.meta["val"], {*names} - {key for key in renamed if renamed[key] is not None}
@@ -464,8 +464,8 @@ def _is_paired(named: dict[str, Any], mutation: Mutation, written: fx.Node, read
         return False
     lists = {name: value for name, value in named.items() if isinstance(value, (list, tuple))}
     outputs = [value for name, value in lists.items() if name in mutation.arguments]
-    positions = {k for value in outputs for k, one in enumerate(value) if one is written}
-    return {k for value in lists.values() for k, one in enumerate(value) if one is read} <= positions
+    positions = {k for value in outputs for k, tensor in enumerate(value) if tensor is written}
+    return {k for value in lists.values() for k, tensor in enumerate(value) if tensor is read} <= positions
 
 
 def _origin(view: fx.Node, end: fx.Node | None) -> fx.Node:

@@ -156,20 +156,20 @@ def same_layout(a: Any, b: Any, memory: bool = False) -> bool:
         return False
     if keys(a.shape) != keys(b.shape) or keys(a.stride()) != keys(b.stride()):
         return False
-    same_place = key(a.storage_offset()) == key(b.storage_offset())
-    return not memory or (same_place and compat.share_memory(a, b))
+    same_offset = key(a.storage_offset()) == key(b.storage_offset())
+    return not memory or (same_offset and compat.share_memory(a, b))
 
 
-def has_same_result_layout(user: fx.Node, one: fx.Node, other: fx.Node) -> bool:
-    """Returns whether `user` computes new values of the same layout, by the same rule, from `other` instead of `one`.
-    The two differ in layout only."""
+def has_same_result_layout(user: fx.Node, old: fx.Node, new: fx.Node) -> bool:
+    """Returns whether `user` computes new values in the same layout, by the same rule, from `new` instead of `old`.
+    The two differ only in layout."""
     op, result = user.target, user.meta.get("val")
     if not isinstance(op, OpOverload) or op.namespace != "aten" or not isinstance(result, torch.Tensor):
         return False
     if may_share(user) or compat.schema_of(op).is_mutable or torch.Tag.nondeterministic_seeded in op.tags:
         return False
-    args, kwargs = fx.map_arg((user.args, user.kwargs), lambda node: other if node is one else node)
-    with GraphBuilder(other.meta["val"].fake_mode, user.graph).computing(), torch.no_grad():
+    args, kwargs = fx.map_arg((user.args, user.kwargs), lambda node: new if node is old else node)
+    with GraphBuilder(new.meta["val"].fake_mode, user.graph).computing(), torch.no_grad():
         return same_layout(op(*fake(args), **fake(kwargs)), result)
 
 

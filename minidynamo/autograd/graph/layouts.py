@@ -193,7 +193,7 @@ class GradientLayout:
 
 def _are_alike(strides: Sequence[int], others: Sequence[int], shape: Sequence[int]) -> bool:
     """Returns whether strides are equal in all dimensions with several elements."""
-    return strides == others or all(one == other or n == 1 for one, other, n in zip(strides, others, shape))
+    return strides == others or all(a == b or size == 1 for a, b, size in zip(strides, others, shape))
 
 
 def _is_lazy(gradient: torch.Tensor) -> bool:

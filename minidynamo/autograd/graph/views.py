@@ -142,9 +142,9 @@ def is_elementwise(op: OpOverload, mutation: Mutation) -> bool:
     return tagged or op is torch.ops.aten.copy_.default or op.overloadpacket.__name__.startswith("_foreach_")
 
 
-def same_elements(one: torch.Tensor, other: torch.Tensor) -> bool:
+def same_elements(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Returns whether two tensors over one storage have the same elements in the same order."""
-    return _layout(one) == _layout(other)
+    return _layout(a) == _layout(b)
 
 
 def _layout(tensor: torch.Tensor) -> tuple[Any, ...]:
@@ -152,14 +152,14 @@ def _layout(tensor: torch.Tensor) -> tuple[Any, ...]:
     return (tensor.dtype, tensor.is_conj(), tensor.is_neg(), *facts)
 
 
-def share_elements(one: torch.Tensor, other: torch.Tensor) -> bool:
+def share_elements(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Returns whether two tensors over one storage may share memory. Comparisons of symbolic sizes become guards; a
     storage offset that depends on data may have any value."""
-    if not one.numel() or not other.numel():
+    if not a.numel() or not b.numel():
         return False
-    if any(depends_on_data(tensor.storage_offset()) for tensor in (one, other)):
+    if any(depends_on_data(tensor.storage_offset()) for tensor in (a, b)):
         return True
-    return may_meet(*_bytes_of(one), *_bytes_of(other))
+    return may_meet(*_bytes_of(a), *_bytes_of(b))
 
 
 def _bytes_of(tensor: torch.Tensor) -> tuple[Any, Dims]:

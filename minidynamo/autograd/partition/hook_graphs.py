@@ -121,7 +121,7 @@ class HookTracer:
     def diagnostic(self, kind: Kind, what: str, record: SavedValue, fix: str) -> Diagnostic:
         hook = self.hooks.pack if kind == "pack" else self.hooks.unpack
         name = getattr(hook, "__qualname__", type(hook).__name__)
-        why = f"It was traced for the saved tensor {record.name}, {record.kind}, made by {record.op}."
+        why = f"It was traced for the saved tensor {record.name}, {record.kind}, computed by {record.op}."
         return Diagnostic("MD413", f"the {kind} hook {name} cannot be put into a graph: {what}", why, fix).at(
             record.user_location
         )

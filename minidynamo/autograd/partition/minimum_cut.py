@@ -92,9 +92,11 @@ class Network:
         recomputable |= dropped
         if budget < 1:
             self.writable_by_caller = frozenset()
-            kept_anyway = recomputable | choices.keep | self.forward_only
-            more = [n for n in self.candidates if n.op == "call_function" and n not in kept_anyway and not is_effect(n)]
-            saved = within_budget(budget, by_cost(more), cut)
+            decided = recomputable | choices.keep | self.forward_only
+            candidates = [
+                n for n in self.candidates if n.op == "call_function" and n not in decided and not is_effect(n)
+            ]
+            saved = within_budget(budget, by_cost(candidates), cut)
         else:
             saved = [node for node in saved if node not in dropped]
         self.recomputable = recomputable

@@ -272,9 +272,9 @@ class _Reinplacer:
         """Returns whether a value cannot be in the memory of `owner`."""
         return owner not in self.aliases.owners[node]
 
-    def are_disjoint(self, one: fx.Node, other: fx.Node) -> bool:
+    def are_disjoint(self, a: fx.Node, b: fx.Node) -> bool:
         """Returns whether two nodes in one memory share no element."""
-        return memory_of(one) is not None and self.is_disjoint(one, other.meta.get("val"))
+        return memory_of(a) is not None and self.is_disjoint(a, b.meta.get("val"))
 
     def is_disjoint(self, node: fx.Node, owner: Any) -> bool:
         """Returns whether a node and a fake value in one memory share no element."""

@@ -29,7 +29,7 @@ Gradients: TypeAlias = Sequence[torch.Tensor | None]
 Compute: TypeAlias = Callable[[Any, list[torch.Tensor | None]], Gradients]
 
 
-def received(gradients: Sequence[Any]) -> list[torch.Tensor | None]:
+def gradient_list(gradients: Sequence[Any]) -> list[torch.Tensor | None]:
     """Returns the arguments of `backward` as a list that may be emptied: the list itself for a boxed Function."""
     return gradients[0] if gradients and isinstance(gradients[0], list) else list(gradients)
 

@@ -45,8 +45,8 @@ _LOCALS = re.findall(
     r"\w+",
     """
     ctx args links edges hooked kept kept_for_derivatives numbers leaf values ends separate holders inputs main owned
-    held own value common target attach returned error given gradients fits graph takes_receiver found forward backward
-    bind_call call apply i stages following
+    held own value common target attach returned error arguments incoming check graph takes_receiver gradients forward
+    backward bind_call call apply i stages following
     """,
 )
 """The local names of the text."""
@@ -311,7 +311,7 @@ class _Printer:
 
     def backward(self) -> Iterable[str]:
         """Yields the backward of the node: the usual case, and a call of the general function for every other."""
-        yield "def backward(ctx, *given):"
+        yield "def backward(ctx, *arguments):"
         yield "    try:"
         yield from (f"    {line}" for line in self.backward_body())
         yield f"    except {self.name(own_frames_hidden, 'own_frames_hidden')}():"
@@ -320,13 +320,13 @@ class _Printer:
     def backward_body(self) -> Iterable[str]:
         """Yields the statements of `backward`."""
         node = self.node
-        yield "    gradients = given[0] if given[0].__class__ is list else list(given)"
-        yield "    del given"
-        general = f"return {self.name(node.run_backward, 'general')}(ctx, gradients)"
+        yield "    incoming = arguments[0] if arguments[0].__class__ is list else list(arguments)"
+        yield "    del arguments"
+        general = f"return {self.name(node.run_backward, 'general')}(ctx, incoming)"
         if not node.has_usual_case:
             yield f"    {general}"
             return
-        names = ", ".join(f"gradients[{i}]" for i in node.backward.results)
+        names = ", ".join(f"incoming[{i}]" for i in node.backward.results)
         enabled = self.name(torch.is_grad_enabled, "is_grad_enabled")
         all_leaves = self.name(compat.runs_for_all_leaves, "runs_for_all_leaves")
         cut = f" or {self.name(is_cut, 'is_cut')}(ctx)" if node.backward.has_cuts else ""
@@ -334,8 +334,8 @@ class _Printer:
             cut += " or [value._version for value in ctx.own] != ctx.versions"
         yield f"    if {enabled}() or not ctx.is_usual or not {all_leaves}(){cut}:"
         yield f"        {general}"
-        yield f"    for fits, graph, takes_receiver in {self.name(node.backward.usual, 'usual_gradients')}:"
-        yield f"        if fits({names}):"
+        yield f"    for check, graph, takes_receiver in {self.name(node.backward.usual, 'usual_gradients')}:"
+        yield f"        if check({names}):"
         yield "            break"
         yield "    else:"
         yield f"        {general}"
@@ -345,18 +345,18 @@ class _Printer:
         if node.unvisited:
             yield f"    {self.name(skip_leaf_hooks, 'skip_leaf_hooks')}(ctx, (), ctx.unvisited)"
         yield f"    args += ({names},)"
-        yield "    gradients.clear()"
+        yield "    incoming.clear()"
         receiver = f"{self.name(make_accumulator, 'make_accumulator')}(ctx, links, args)"
         if self.signature.graph.stages and not node.backward.zero_sources:
-            yield f"    found = {self.name(begin, 'begin')}(ctx.stages, graph, args, {receiver})"
+            yield f"    gradients = {self.name(begin, 'begin')}(ctx.stages, graph, args, {receiver})"
         else:
-            yield f"    found = graph(args, {receiver}) if takes_receiver else graph(args)"
+            yield f"    gradients = graph(args, {receiver}) if takes_receiver else graph(args)"
         if node.backward.zero_sources:
-            yield f"    found = {self.name(node.backward.with_zeros, 'with_zeros')}(ctx, found, set(), ())"
+            yield f"    gradients = {self.name(node.backward.with_zeros, 'with_zeros')}(ctx, gradients, set(), ())"
         if self.signature.graph.stages:
-            yield f"    return {self.name(node.returned, 'returned')}(ctx, found)"
+            yield f"    return {self.name(node.returned, 'returned')}(ctx, gradients)"
         else:
-            yield "    return (None, None, *found, None)"
+            yield "    return (None, None, *gradients, None)"
 
     def read_and_free(self) -> Iterable[str]:
         """Yields the statements that read the saved values, and free them unless the user retains the graph."""

@@ -31,8 +31,8 @@ from minidynamo.autograd.runtime.input_nodes import (
     GRAD_SEED,
     LinkedInputs,
     SeparateInputs,
+    gradient_list,
     opaque,
-    received,
     without_data,
 )
 from minidynamo.autograd.runtime.result_hooks import graph_node, result_node, watch_hooks
@@ -103,9 +103,9 @@ class ResultNode(torch.autograd.Function):
         return (None, None, gradients[0], *[None] * (len(ctx.needs_input_grad) - 3))
 
     @staticmethod
-    def backward(ctx: Any, *given: Any) -> tuple[torch.Tensor | None, ...]:
-        gradients = received(given)
-        del given
+    def backward(ctx: Any, *arguments: Any) -> tuple[torch.Tensor | None, ...]:
+        gradients = gradient_list(arguments)
+        del arguments
         gradient = gradients.pop()
         owned: OwnedValues = ctx.owned
         end = None

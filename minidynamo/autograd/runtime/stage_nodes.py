@@ -105,11 +105,11 @@ class StageNode(torch.autograd.Function):
         return torch.empty(0, device=stages.device)
 
     @staticmethod
-    def inlined(ctx: Any, saved: Any, given: Any) -> Any:
-        return StageNode.backward(ctx, *given)
+    def inlined(ctx: Any, saved: Any, gradients: Any) -> Any:
+        return StageNode.backward(ctx, *gradients)
 
     @staticmethod
-    def backward(ctx: Any, *given: Any) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: Any, *gradients: Any) -> tuple[torch.Tensor | None, ...]:
         stages: Stages = ctx.stages
         following = None if ctx.stage == len(stages.edges) - 1 else torch.empty(0, device=stages.device)
         return (None, None, *stages.take(ctx.stage), following)

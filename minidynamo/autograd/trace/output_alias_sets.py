@@ -164,14 +164,14 @@ def _is_owner_or_its_base(owner: torch.Tensor | None, base: torch.Tensor) -> boo
     return owner is not None and (base is owner or base is owner._base)
 
 
-def _share_version_counter(one: torch.Tensor, other: torch.Tensor) -> bool:
+def _share_version_counter(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Returns whether two tensors share a version counter."""
-    count = compat.version_of(one)
-    if one is other or count is None or count != compat.version_of(other):
-        return one is other
-    compat.set_versions([one], [count + 1])
-    is_shared = compat.version_of(other) != count
-    compat.set_versions([one], [count])
+    count = compat.version_of(a)
+    if a is b or count is None or count != compat.version_of(b):
+        return a is b
+    compat.set_versions([a], [count + 1])
+    is_shared = compat.version_of(b) != count
+    compat.set_versions([a], [count])
     return is_shared
 
 

@@ -79,7 +79,7 @@ def test_what_cannot_be_a_part_of_a_graph_names_hook_tensor_and_line(what):
         traced(INVALID[what])
     text = str(caught.value)
     assert f"MD413 the pack hook my_hook cannot be put into a graph: {what}" in text
-    assert "model.py:7 in forward" in text and "tensor add, float32[2, 3], made by aten.add.Tensor" in text
+    assert "model.py:7 in forward" in text and "tensor add, float32[2, 3], computed by aten.add.Tensor" in text
     assert isinstance(caught.value, TypeError) and not isinstance(caught.value, NotImplementedError)
 
 
