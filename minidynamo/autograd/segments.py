@@ -231,10 +231,8 @@ class _Segments:
 
     def add_segment(self, nodes: list[fx.Node]) -> None:
         """Compiles nodes without cuts."""
-        inside, before = set(nodes), settings()
-        outer_inputs = (i for node in nodes for i in node.all_input_nodes if i not in inside and i.op != "get_attr")
-        inputs = tuple(dict.fromkeys(outer_inputs))
-        outputs = tuple(node for node in nodes if any(user not in inside for user in node.users))
+        before = settings()
+        inputs, outputs = _boundary(nodes)
         for node in nodes:
             if is_switch(node.target):
                 node.target(*node.args)  # type: ignore[operator]
@@ -303,9 +301,7 @@ class _Segments:
 
     def add_items(self, nodes: list[fx.Node]) -> None:
         """Adds computations of numbers from the values of tensors, which Python runs."""
-        inside = set(nodes)
-        inputs = tuple(dict.fromkeys(i for node in nodes for i in node.all_input_nodes if i not in inside))
-        outputs = tuple(node for node in nodes if any(user not in inside for user in node.users))
+        inputs, outputs = _boundary(nodes)
         part = _part(self.gm, inputs, nodes, outputs, [])
         ints = [position for position, node in enumerate(outputs) if isinstance(_symbol_of(node), torch.SymInt)]
         self.steps.append(_Step(inputs, outputs, (_checking_range(make_boxed(part), ints),), settings()))
@@ -368,6 +364,14 @@ def _initial_values(placeholders: list[fx.Node], args: list[Any], *, empty: bool
         if empty and node.meta.get("steal_arg"):
             value.clear()
     return values
+
+
+def _boundary(nodes: list[fx.Node]) -> tuple[tuple[fx.Node, ...], tuple[fx.Node, ...]]:
+    """Returns the values that `nodes` read from other nodes, and the nodes whose values other nodes read."""
+    inside = set(nodes)
+    read = (i for node in nodes for i in node.all_input_nodes if i not in inside and i.op != "get_attr")
+    outputs = tuple(node for node in nodes if any(user not in inside for user in node.users))
+    return tuple(dict.fromkeys(read)), outputs
 
 
 def _part(

@@ -30,7 +30,7 @@ def test_places_behind_says_of_each_node_which_of_some_it_is_computed_from():
     assert (places[x], places[y], places[both]) == (1, 2, 3) and z not in places
 
 
-def test_the_maker_of_one_of_several_results_is_the_operation():
+def test_the_producer_of_one_of_several_results_is_the_operation():
     graph = fx.Graph()
     both = graph.call_function(torch.ops.aten.aminmax.default, (graph.placeholder("x"),))
     both.meta["val"] = torch.zeros(()), torch.ones(())
