@@ -98,8 +98,7 @@ class _Packing:
         self.parts = parts
         self.tracer = tracer
         returned: Any = parts.forward.output_node().args[0]
-        first = parts.results
-        self.results = list(returned[:first])
+        self.results = list(returned[: parts.results])
         inputs = parts.forward.find_nodes(op="placeholder")
         backward_inputs = parts.backward.find_nodes(op="placeholder")
         records = iter(parts.values)
@@ -109,9 +108,9 @@ class _Packing:
                 return _final_data_of(inputs[i])
             if kind == "result" and i in results_in_inputs:
                 return _final_data_of(inputs[results_in_inputs[i]])
-            output: fx.Node = returned[
-                first + i if kind == "extra" else i - sum(backward_input < i for backward_input in results_in_inputs)
-            ]
+            # Forward does not return the results that are stored in inputs.
+            position = parts.results + i if kind == "extra" else i - sum(result < i for result in results_in_inputs)
+            output: fx.Node = returned[position]
             return output
 
         self.kept = []
