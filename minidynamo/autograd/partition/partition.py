@@ -143,18 +143,18 @@ def partition(joint: Joint, save_policy: SavePolicy | None = None) -> Partition:
 
 
 def _with_sources(forward: Forward, cut: Sequence[fx.Node], held: Collection[fx.Node]) -> list[tuple[str, fx.Node]]:
-    """Returns the saved values with the kind of their source. Tensors precede numbers, which are stored separately."""
+    """Returns the saved values with the kinds of their sources: inputs, results, then extra outputs. Tensors precede
+    numbers, which are stored separately."""
     results, lost = {*forward.results}, forward.overwritten
     cut = list(dict.fromkeys(n if n in held or n in results else _whole_tensor(n, results | lost) for n in cut))
-    from_inputs = [n for n in cut if n in held or (n.op == "placeholder" and n not in lost)]
-    held_or_lost = {*from_inputs, *lost}
-    from_results = [n for n in cut if n in results and n not in held_or_lost]
-    with_source = {*from_inputs, *from_results}
-    extras = [n for n in cut if n not in with_source]
-    by_kind = (
-        [("input", n) for n in from_inputs] + [("result", n) for n in from_results] + [("extra", n) for n in extras]
-    )
-    return sorted(by_kind, key=lambda saved: is_number(saved[1]))
+
+    def source(n: fx.Node) -> str:
+        if n in held or (n.op == "placeholder" and n not in lost):
+            return "input"
+        return "result" if n in results and n not in lost else "extra"
+
+    kinds = ("input", "result", "extra")
+    return sorted(((source(n), n) for n in cut), key=lambda saved: (is_number(saved[1]), kinds.index(saved[0])))
 
 
 def _whole_tensor(node: fx.Node, others: Collection[fx.Node]) -> fx.Node:
