@@ -337,28 +337,18 @@ class _Tracing:
             versions = {i: count for i, value in inputs.items() if (count := compat.version_of(value)) is not None}
             numbers = dict(zip(self.numbers, values[len(self.tensors) :]))
             arguments = [inputs.get(i, numbers.get(i, value)) for i, value in enumerate(self.flat)]
-            before = settings()
             # Collected before the program runs: a write may make an input require grad, but such an input has no
             # gradient.
             wanted = {i: leaves[i] for i in self.program.inputs or leaves if leaves[i].requires_grad}
-            with _blocks_of_autocast(self.casts_once), recording_copies(lambda: recorder.current) as copies:
-                outputs = self.run_forward(recorder, arguments)
-            returned = self.gm.graph.output_node().args[0]
-            lines = [*map(line_of_node, returned if isinstance(returned, (tuple, list)) else [returned])]
-            refuse_copies(copies, outputs, inputs)
-            restore(before)
+            outputs = self.run_forward(inputs, arguments)
             mutated = {i: v for i, v in inputs.items() if v.grad_fn is not histories[i]}
             self.result.write_counts = {i: inputs[i]._version - count for i, count in versions.items()}
-            self.result.outputs, alias_sets = classify(outputs, inputs, lines)
-            self.result.alias_sets = alias_sets
-            intermediates, self.result.intermediates = find_sources(outputs, self.result.outputs, alias_sets, inputs)
+            intermediates = self.classify_outputs(outputs, inputs)
+            alias_sets = self.result.alias_sets
             targets = [*mutated.values(), *(s.root for s in alias_sets if s.requires_grad and s.root is not None)]
             sources = {i: leaf for i, leaf in wanted.items() if leaf.requires_grad} if targets else {}
             functions = reachable_functions(targets)
-            views = _views(outputs, self.result.outputs) if sources else {}
-            self.watchable = [*targets, *views.values()]
-            watchable, is_freed = self.watchable if sources else [], any(map(compat.runs_once, functions))
-            nodes = () if self.orders or not targets else eager_nodes(targets, views, watchable, is_freed)
+            nodes = self.find_nodes(targets, functions, outputs, is_watchable=bool(sources))
             saved_for_derivatives = [] if self.orders else _saved_for_derivatives(functions)
             with compat.without_autocast():  # autocast applies to forward only
                 gradients, result_gradients = self.run_gradients(targets, sources, nodes)
@@ -382,16 +372,51 @@ class _Tracing:
         self.result.input_copies.add(node)
         return copy
 
-    def run_forward(self, recorder: LocationRecorder, arguments: list[Any]) -> list[Any]:
+    def run_forward(self, inputs: Mapping[int, torch.Tensor], arguments: list[Any]) -> list[Any]:
+        """Runs the program, and restores the settings that it changes. Returns the outputs."""
+        before = settings()
+        with _blocks_of_autocast(self.casts_once), recording_copies(lambda: self.recorder.current) as copies:
+            outputs = self.interpret(arguments)
+        refuse_copies(copies, outputs, inputs)
+        restore(before)
+        return outputs
+
+    def classify_outputs(self, outputs: list[Any], inputs: Mapping[int, torch.Tensor]) -> list[torch.Tensor]:
+        """Records the outputs and their alias sets. Returns the tensors of `Trace.intermediates`."""
+        returned = self.gm.graph.output_node().args[0]
+        lines = [*map(line_of_node, returned if isinstance(returned, (tuple, list)) else [returned])]
+        entries, alias_sets = classify(outputs, inputs, lines)
+        intermediates, self.result.intermediates = find_sources(outputs, entries, alias_sets, inputs)
+        self.result.outputs, self.result.alias_sets = entries, alias_sets
+        return intermediates
+
+    def find_nodes(
+        self,
+        targets: list[torch.Tensor],
+        functions: Iterable[torch.autograd.graph.Node],
+        outputs: Sequence[Any],
+        *,
+        is_watchable: bool,
+    ) -> tuple[Node, ...]:
+        """Returns the nodes of eager's graph, and records their tensors. No node is watchable if no gradient reaches an
+        input."""
+        views = _views(outputs, self.result.outputs) if is_watchable else {}
+        self.watchable = [*targets, *views.values()]
+        if self.orders or not targets:
+            return ()
+        is_freed = any(map(compat.runs_once, functions))
+        return eager_nodes(targets, views, self.watchable if is_watchable else [], is_freed)
+
+    def interpret(self, arguments: list[Any]) -> list[Any]:
         try:
-            outputs = _CheckingInterpreter(self.gm, recorder, self.fallback_nodes).run(
+            outputs = _CheckingInterpreter(self.gm, self.recorder, self.fallback_nodes).run(
                 *self.program.layout.unflatten(arguments)
             )
         except RuntimeError as error:
             if "a leaf Variable that requires grad" in str(error) and not self.copy_inputs:
                 raise _WriteToLeaf from error
             raise
-        recorder.enter(None)
+        self.recorder.enter(None)
         return list(outputs) if isinstance(outputs, (tuple, list)) else [outputs]
 
     def run_backward(self, targets: list[torch.Tensor], sources: list[torch.Tensor]) -> list[torch.Tensor | None]:
