@@ -144,6 +144,11 @@ def _element(node: fx.Node, env: Mapping[fx.Node, Any]) -> Any:
     return container[key] if type(container) in (list, tuple, dict) else None
 
 
+def as_sequence(value: Any) -> Sequence[Any]:
+    """Returns a list or tuple unchanged, and any other value as a tuple of one item."""
+    return value if isinstance(value, (list, tuple)) else (value,)
+
+
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
     """Yields each tensor in nested values, once per occurrence."""
     if isinstance(value, torch.Tensor):

@@ -26,6 +26,7 @@ from minidynamo.autograd.trace.joint import Trace
 from minidynamo.autograd.trace.output_alias_sets import OutputAliasSet, TracedOutput
 from minidynamo.compat import OpOverload
 from minidynamo.errors import Diagnostic, GraphRefused
+from minidynamo.graph.pytree import as_sequence
 
 aten = torch.ops.aten
 _ALIAS = ViewStep(aten.alias.default)
@@ -318,7 +319,7 @@ def result_strides(captured: fx.Graph, results: Results) -> tuple[tuple[int, tup
     """
     strides: dict[int, tuple[int, ...]] = {}
     returned: Any = captured.output_node().args[0]
-    for node, plan in zip(returned if isinstance(returned, (tuple, list)) else (returned,), results.outputs):
+    for node, plan in zip(as_sequence(returned), results.outputs):
         expected = node.meta.get("example_value") if isinstance(node, fx.Node) else None
         if plan.origin != "graph" or plan.steps or not isinstance(expected, torch.Tensor):
             continue

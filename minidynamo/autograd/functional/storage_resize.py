@@ -24,6 +24,7 @@ from minidynamo.autograd.graph.numbers import is_number
 from minidynamo.compat import OpOverload
 from minidynamo.core.events import notice
 from minidynamo.errors import BackendError, Diagnostic
+from minidynamo.graph.pytree import as_sequence
 from minidynamo.graph.storage_resize import resize_storage
 
 aten = torch.ops.aten
@@ -81,8 +82,7 @@ def resize(functional: FunctionalGraph, node: fx.Node, nbytes: Any) -> None:
 def record_fill(functional: FunctionalGraph, op: OpOverload, mutation: Mutation, named: dict[str, Any]) -> None:
     """Records that `op` writes: memory that `op` fills is readable from now on, also by `op` itself."""
     for argument in mutation.arguments:
-        tensors = named[argument]
-        for node in tensors if isinstance(tensors, (list, tuple)) else [tensors]:
+        for node in as_sequence(named[argument]):
             base = functional.values[node].base if node in functional.values else None
             if base is None or base.has_data:
                 continue

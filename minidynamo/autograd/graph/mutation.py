@@ -19,6 +19,7 @@ from torch import fx
 from minidynamo import compat
 from minidynamo.compat import OpOverload
 from minidynamo.graph.custom_operators import define
+from minidynamo.graph.pytree import as_sequence
 
 aten = torch.ops.aten
 
@@ -168,11 +169,11 @@ def write_undeclared_outputs(
     was necessary. Some functions write through undeclared aliases, or return new tensors instead while they are
     traced."""
     out = kwargs.get("out")
-    outputs = [t for t in (out if isinstance(out, (tuple, list)) else [out]) if isinstance(t, torch.Tensor)]
+    outputs = [t for t in as_sequence(out) if isinstance(t, torch.Tensor)]
     if not outputs or not all(t.numel() for t in outputs) or any(map(_writes, traced)):
         return False
     results = function(*args, **{key: value for key, value in kwargs.items() if key != "out"})
-    for old, new in zip(outputs, results if isinstance(results, (tuple, list)) else (results,)):
+    for old, new in zip(outputs, as_sequence(results)):
         old.copy_(new)
     return True
 

@@ -21,6 +21,7 @@ from minidynamo.autograd.graph.hooks import register
 from minidynamo.errors import UserLocation, located
 from minidynamo.graph.higher_order import CHECKPOINTS
 from minidynamo.graph.marks import PART_OF, USERS_BACKWARD
+from minidynamo.graph.pytree import as_sequence
 
 SHARED_AMONG_EQUALS = frozenset(("MaxBackward1", "MinBackward1", "MedianBackward0", "NanmedianBackward0"))
 """Gradient functions of an operation that returns one of all elements. For tensors without data, torch traces another
@@ -105,8 +106,7 @@ class LocationRecorder:
 
     def follow_backward(self, result: Any, origin: fx.Node, **marks: Any) -> None:
         """Enters `origin`, with `marks`, whenever autograd calls a gradient function that `result` created."""
-        values = result if isinstance(result, (tuple, list)) else (result,)
-        pending = [v.grad_fn for v in values if isinstance(v, torch.Tensor) and v.grad_fn is not None]
+        pending = [v.grad_fn for v in as_sequence(result) if isinstance(v, torch.Tensor) and v.grad_fn is not None]
         while pending:
             function = pending.pop()
             if function in self.origins:

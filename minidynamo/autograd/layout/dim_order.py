@@ -20,6 +20,7 @@ from minidynamo.autograd.trace.fallback_op import Gradients
 from minidynamo.compat import OpOverload
 from minidynamo.fake.strides import dense_strides
 from minidynamo.graph.marks import USERS_BACKWARD
+from minidynamo.graph.pytree import as_sequence
 
 aten = torch.ops.aten
 
@@ -166,8 +167,7 @@ def aliased_tangents(graph: fx.Graph, tangents: Sequence[fx.Node]) -> tuple[int,
 
 
 def _strides(result: Any) -> list[Any]:
-    values = result if isinstance(result, (tuple, list)) else (result,)
-    return [keys(value.stride()) if isinstance(value, torch.Tensor) else None for value in values]
+    return [keys(value.stride()) if isinstance(value, torch.Tensor) else None for value in as_sequence(result)]
 
 
 def takes_any_layout(node: fx.Node) -> bool:

@@ -17,6 +17,7 @@ from minidynamo.autograd.functional.functional_graph import FunctionalGraph
 from minidynamo.autograd.graph.graph_builder import GraphBuilder
 from minidynamo.autograd.graph.recomputation import is_random
 from minidynamo.compat import OpOverload
+from minidynamo.graph.pytree import as_sequence
 from minidynamo.graph.rng_replay import STATE_BYTES, draw, random_state
 from minidynamo.graph.unbacked_symints import hint_of
 
@@ -54,8 +55,7 @@ def _elements(node: fx.Node) -> int:
 
 
 def _results(node: fx.Node) -> tuple[Any, ...]:
-    value = node.meta["val"]
-    return tuple(value) if isinstance(value, (tuple, list)) else (value,)
+    return tuple(as_sequence(node.meta["val"]))
 
 
 def _draw_in_chain(emitter: GraphBuilder, device: torch.device, nodes: list[fx.Node]) -> set[fx.Node]:

@@ -31,6 +31,7 @@ from minidynamo.autograd.runtime.result_nodes import Watch, with_separate_inputs
 from minidynamo.autograd.trace.joint import TangentKinds, Trace
 from minidynamo.errors import Diagnostic, Unsupported
 from minidynamo.graph import rng_replay
+from minidynamo.graph.pytree import as_sequence
 from minidynamo.graph.unbacked_symints import depends_on_data
 
 
@@ -170,9 +171,7 @@ def _devices(node: fx.Node) -> set[str]:
     """Returns the devices of the results of a random operation, or the device of the generator."""
     if node.target is rng_replay.random_state:
         return {torch.device(node.args[0]).type}  # type: ignore[arg-type]
-    value = node.meta["val"]
-    values = value if isinstance(value, (tuple, list)) else [value]
-    return {tensor.device.type for tensor in values if isinstance(tensor, torch.Tensor)}
+    return {tensor.device.type for tensor in as_sequence(node.meta["val"]) if isinstance(tensor, torch.Tensor)}
 
 
 HeldInput: TypeAlias = tuple[torch.Tensor, int | None]

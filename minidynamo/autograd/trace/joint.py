@@ -61,6 +61,7 @@ from minidynamo.errors import Diagnostic, GraphRefused, MinidynamoError, first_l
 from minidynamo.fake import mode as fake_mode
 from minidynamo.graph.function_results import recording_copies
 from minidynamo.graph.higher_order import CHECKPOINTS
+from minidynamo.graph.pytree import as_sequence
 from minidynamo.graph.torch_settings import is_switch, preserved, restore, settings
 from minidynamo.graph.unbacked_symints import has_index_tensors, run_with_indices
 
@@ -384,7 +385,7 @@ class _Tracing:
     def classify_outputs(self, outputs: list[Any], inputs: Mapping[int, torch.Tensor]) -> list[torch.Tensor]:
         """Records the outputs and their alias sets. Returns the tensors of `Trace.intermediates`."""
         returned = self.gm.graph.output_node().args[0]
-        lines = [*map(line_of_node, returned if isinstance(returned, (tuple, list)) else [returned])]
+        lines = [*map(line_of_node, as_sequence(returned))]
         entries, alias_sets = classify(outputs, inputs, lines)
         intermediates, self.result.intermediates = find_sources(outputs, entries, alias_sets, inputs)
         self.result.outputs, self.result.alias_sets = entries, alias_sets
@@ -417,7 +418,7 @@ class _Tracing:
                 raise _WriteToLeaf from error
             raise
         self.recorder.enter(None)
-        return list(outputs) if isinstance(outputs, (tuple, list)) else [outputs]
+        return list(as_sequence(outputs))
 
     def run_backward(self, targets: list[torch.Tensor], sources: list[torch.Tensor]) -> list[torch.Tensor | None]:
         results: list[torch.Tensor | None] = [*targets]

@@ -25,7 +25,7 @@ from minidynamo.autograd.trace.number_operators import (
     optimizer_update,
 )
 from minidynamo.graph.custom_operators import define
-from minidynamo.graph.pytree import leaves
+from minidynamo.graph.pytree import as_sequence, leaves
 from minidynamo.graph.scalar_arguments import DRAWS, ScalarArguments, key_of_whole, operator_of, scalar_arguments_of
 
 
@@ -70,7 +70,7 @@ def _varies(scalars: ScalarArguments, named: Mapping[str, Any]) -> dict[str, boo
 
 def _symbols(value: Any) -> list[Any]:
     """Returns the symbolic numbers in an argument: the value itself, or items of a list."""
-    return [item for item in (value if isinstance(value, (list, tuple)) else (value,)) if is_symbolic(item)]
+    return [item for item in as_sequence(value) if is_symbolic(item)]
 
 
 def with_hints(target: Any, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:

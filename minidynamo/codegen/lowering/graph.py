@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import keyword
 import operator
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -41,6 +41,7 @@ from minidynamo.codegen.lowering.views import RESTRIDE, RESTRIDING
 from minidynamo.compat import SYMBOLIC_NUMBERS, OpOverload, runtime_target
 from minidynamo.errors import Diagnostic, InternalError
 from minidynamo.graph.marks import IN_PLACE, PART_OF
+from minidynamo.graph.pytree import as_sequence
 from minidynamo.graph.rng_replay import FUNCTIONS
 
 _COPY = torch.ops.aten.copy_.default
@@ -69,10 +70,9 @@ def _kernel_devices(gm: fx.GraphModule, target: str) -> frozenset[str]:
 def devices_of(gm: fx.GraphModule) -> Iterator[torch.device]:
     """Yields the devices of all tensors of a graph."""
     for node in gm.graph.nodes:
-        value = node.meta.get("val")
-        for t in value if isinstance(value, (tuple, list)) else (value,):
-            if isinstance(t, torch.Tensor):
-                yield t.device
+        for value in as_sequence(node.meta.get("val")):
+            if isinstance(value, torch.Tensor):
+                yield value.device
 
 
 def layout_of(name: str, fake: Any, numbers: Numbers) -> Buffer | None:
@@ -151,8 +151,7 @@ class GraphLowering:
                 case "get_attr":
                     self.constants[self._define(node)] = operator.attrgetter(node.target)(self.gm)
                 case "output":
-                    returned = node.args[0] if isinstance(node.args[0], (tuple, list)) else (node.args[0],)
-                    outputs = self._constants_and_names(returned, output=True)
+                    outputs = self._constants_and_names(as_sequence(node.args[0]), output=True)
                 case "call_function":
                     self._call(node)
                 case _:
@@ -276,8 +275,7 @@ class GraphLowering:
         if is_left_to_torch(node) or any(n not in self.values and n not in self.known for n in node.all_input_nodes):
             return False
         tensors = [n.meta.get("val") for n in node.all_input_nodes if n not in self.known]
-        value = node.meta.get("val")
-        results = list(value) if isinstance(value, (tuple, list)) else [value]
+        results = as_sequence(node.meta.get("val"))
         tensors += [t for t in results if t is not None]
         if any(self._layout("", t) is None for t in tensors) or not results:
             return False
@@ -287,8 +285,7 @@ class GraphLowering:
     def _lower(self, node: fx.Node, lowering: registry.Lowering) -> bool:
         builder = self.builder
         first_node, buffers_before, checks = len(builder.nodes), len(builder.buffers), len(builder.prelude)
-        value = node.meta["val"]
-        fakes = list(value) if isinstance(value, (tuple, list)) else [value]
+        fakes = as_sequence(node.meta["val"])
         name = self._name(node)
         builder.prefix = name
         builder.results = tuple(self._layout(name, f) for f in fakes)
@@ -316,7 +313,7 @@ class GraphLowering:
         return True
 
     def _adopted(
-        self, node: fx.Node, name: str, result: Value | tuple[Value | None, ...], fakes: list[Any], start: int
+        self, node: fx.Node, name: str, result: Value | tuple[Value | None, ...], fakes: Sequence[Any], start: int
     ) -> Value | tuple[Value | None, ...]:
         """Returns the results of a lowering in the layouts of eager."""
         if isinstance(result, Value):
@@ -450,7 +447,7 @@ class GraphLowering:
         for k, argument in enumerate(schema.arguments):
             if argument.alias_info is not None and wanted(argument.alias_info):
                 value = node.args[k] if k < len(node.args) else node.kwargs.get(argument.name)
-                for n in value if isinstance(value, (tuple, list)) else [value]:
+                for n in as_sequence(value):
                     if isinstance(n, fx.Node):
                         yield self.materialize(n)
 
