@@ -107,7 +107,7 @@ class _Inliner:
         if self.folds.intersection(reads(producer)):
             return True  # stays in the kernel of the fold; the reader may have another order of loops
         users = self.readers.get(name, [])
-        # If one reader copies the value into an input, the other readers may read it there.
+        # If one reader copies the value into an input, the other readers may read that input.
         return len(users) > 1 and any(_is_input_copy(name, self.nodes[u], self.mutated) for u in users)
 
     def may_inline(self, producer: Loops, k: int, u: int) -> bool:

@@ -207,7 +207,7 @@ def test_numbers_become_full_and_other_constants_inputs():
         (lambda x, y: (x.unsqueeze_(0), y)[1:], "changes an input's shape"),
         (lambda x, y: (x.set_(y), x)[1:], "changes an input's shape"),
         (lambda x, y: (x.view(-1).unfold(0, 2, 2).add_(1), y)[1:], "inverse is not known"),
-        (lambda x, y: (x.masked_scatter_(y[0, :3] > 0, y), y)[1:], "masked_scatter.default` does not take"),
+        (lambda x, y: (x.masked_scatter_(y[0, :3] > 0, y), y)[1:], "masked_scatter.default` does not accept"),
         (lambda x, y: (*torch.sort(x, out=(x, torch.zeros(4, 5).long())), y)[2:], "the same memory twice"),
     ],
     ids=["shape", "storage", "view", "mask", "pair"],

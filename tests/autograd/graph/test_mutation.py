@@ -178,7 +178,7 @@ def test_an_operator_on_lists_writes_to_no_tensor():
 )
 def test_the_operator_that_writes(functional, writes, written, own):
     twin = inplace_variant_of(functional)
-    assert (twin.op, twin.written, twin.own) == (writes, written, own)
+    assert (twin.op, twin.written, twin.own_results) == (writes, written, own)
 
 
 def test_an_operator_that_nothing_does_in_place():

@@ -137,7 +137,7 @@ def test_saved_tensor_hooks_may_return_another_dtype_but_no_other_shape():
     torch.testing.assert_close(got, torch.autograd.grad(x.sin().tan().sum(), x)[0])
     with torch.autograd.graph.saved_tensors_hooks(lambda t: t[0], lambda t: t):
         (y,) = call([x])
-    with pytest.raises(RuntimeError, match=r"returned a tensor of shape \(3,\) for one of shape \(3, 3\)"):
+    with pytest.raises(RuntimeError, match=r"returned a tensor of shape \(3,\) for a tensor of shape \(3, 3\)"):
         y.sum().backward()
 
 
