@@ -66,9 +66,9 @@ def call(tx: Tracer, function: VariableTracker, args: Args, kwargs: Kwargs) -> V
         if handler is not None:
             return call_handler(tx, handler, [function, *args], kwargs)
         cls = function.python_type
-        own, owner = lookup_on_class(cls, "__call__")
-        if isinstance(own, types.FunctionType) and owner is not None:  # of an enum, say, or of a tuple's subclass
-            guard_class_attribute(tx, cls, owner, "__call__", own)
+        method, owner = lookup_on_class(cls, "__call__")
+        if isinstance(method, types.FunctionType) and owner is not None:  # of an enum, say, or of a tuple's subclass
+            guard_class_attribute(tx, cls, owner, "__call__", method)
             return call_method(tx, function, "__call__", args, kwargs)
         if owner is None:
             tx.raises(TypeError(f"{name_in_errors(cls)!r} object is not callable"), exact=True)
@@ -276,7 +276,7 @@ def call_built_in(
         if number is not None:
             return number
         receiver = arithmetic.specialized(receiver)
-    formats = name == "__mod__" and issubclass(receiver.python_type, str | bytes)  # any object
+    formats = name == "__mod__" and issubclass(receiver.python_type, str | bytes)  # the argument may be any object
     if isinstance(receiver, ConstantVariable) and name in _OPERATORS and not formats:
         args = [*map(plain_operand, args)]
     part = None if kwargs else partial_reads.answer(tx, receiver, name, args)
@@ -295,8 +295,8 @@ def call_built_in(
 def _call_on_storage(
     tx: Tracer, obj: VariableTracker, storage: VariableTracker, name: str, args: Args, kwargs: Kwargs, cls: type
 ) -> VariableTracker:
-    """Calls a method of `cls`, the built-in class below an instance, or a base of `cls`: `dict.copy` of an OrderedDict,
-    say.
+    """Calls a method of `cls`, which is the class of an instance's built-in storage, or a base of that class, as in
+    `dict.copy` of an OrderedDict.
 
     A method that returns the container itself returns the instance."""
     owner = lookup_on_class(cls, name)[1]

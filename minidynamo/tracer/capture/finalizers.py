@@ -189,7 +189,7 @@ def may_be_dead(tx: Tracer, is_tensor: bool) -> bool:
 
 
 def is_held(tx: Tracer, variable: VariableTracker) -> bool:
-    """Returns whether an object made during tracing is certainly alive: a variable of a frame holds it."""
+    """Returns whether an object made during tracing is certainly alive: a variable of a frame refers to it."""
     held = chain(*(frame.held() for frame in tx.frames))
     return any(variable in (value, value.contents if isinstance(value, CellVariable) else None) for value in held)
 
@@ -269,7 +269,7 @@ def dies_any(
 ) -> bool:
     """Returns whether `predicate` is True for the objects that die with `lost`, formerly at `old_sources`.
 
-    An object with a source below `old_sources` dies too, although a tracker refers to the object.
+    An object whose source starts at one of `old_sources` dies, too, although a tracker refers to the object.
     """
     values = [*lost]
     sources = {*old_sources, *map(graph.source_of, values)} - {None}

@@ -127,8 +127,8 @@ class _Program:
         restored = self._restored_lists()
         items = [item for container in restored for item in container.items.lazy()]
         self.donated_after_break = traced.donated_after_break if context.root else ()
-        is_last = isinstance(traced.exit, Break) and not self.donated_after_break  # no work is left after the steps
-        self.returns_step = (context.caller_runs_steps and is_last) or not context.root
+        ends_with_steps = isinstance(traced.exit, Break) and not self.donated_after_break
+        self.returns_step = (context.caller_runs_steps and ends_with_steps) or not context.root
         found, effects = reachable([*self.exit_values, *items, *self.donated_after_break], traced.side_effects)
         self.found = dict.fromkeys(found)
         self.effects = [*map(ContentsChanged, restored), *effects]
@@ -159,10 +159,10 @@ class _Program:
             return [exit.value]
         point = self.context.point
         cells = exit.cells if point is None else {name: exit.cells[name] for name in point.cells}
-        plain = exit.local_variables
-        plain = plain if point is None else {name: plain[name] for name in point.locals}
+        bound = exit.local_variables
+        bound = bound if point is None else {name: bound[name] for name in point.locals}
         stack = [value for value in exit.stack if not isinstance(value, Null)]
-        return [*cells.values(), *stack, *plain.values()]
+        return [*cells.values(), *stack, *bound.values()]
 
     def _restored_lists(self) -> list[ListVariable]:
         """Returns the lists emptied by the graph, although the frame needs the elements after a break."""

@@ -95,7 +95,7 @@ class Tracer(ABC):
         *,
         may_assert: bool = False,
     ) -> None:
-        #: 0 or 1: the first or second trace of a frame; notices of 0 are not repeated by 1
+        #: 0 in the first trace of a frame, 1 in later traces, which repeat no message of the first
         self.attempt = attempt
         #: the frames being traced, the root first, the innermost last
         self.frames: list[Frame] = []

@@ -1,8 +1,8 @@
 """Owns the graph under construction: turns a call into a node, and its result into a tracker.
 
-Operations run on fake tensors first (`fake_tensors.py`), with arguments from `arguments.py`. Not here are the inputs
-(`inputs.py`), the identity of values (`inputs.py`), the open subgraphs (`open_graphs.py`), and the choice of
-calls to record (`tracer/capture/trace.py`)."""
+Operations run on fake tensors first (`fake_tensors.py`), with arguments from `arguments.py`. The inputs and the
+identity of values (`inputs.py`), the open subgraphs (`open_graphs.py`), and the choice of calls to record
+(`tracer/capture/trace.py`) are not here."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class OutputGraph:
     ) -> None:
         self.where = where
         self.may_assert = may_assert
-        self.may_break = True  # at a graph break
+        self.may_break = True  # whether the graph may end at a graph break
         # Called with the source of a number, and the number, before it is specialized.
         self.on_specialize: Callable[[Source, object], object] = lambda source, value: None
         # Called before a guard on a kind that differs from call to call.
@@ -194,8 +194,8 @@ class OutputGraph:
     def may_have_written(self) -> bool:
         """Returns whether the graph may have written to an external tensor so far."""
         nodes = [node.meta for node in self.graph.nodes if node.meta.get("mutates")]
-        where = [memory for meta in nodes for memory in meta["written_memory"] or [None]]
-        return any(memory is None or self.owner_of(memory) is not None for memory in where)
+        memories = [memory for meta in nodes for memory in meta["written_memory"] or [None]]
+        return any(memory is None or self.owner_of(memory) is not None for memory in memories)
 
     def owner_of(self, memory: object) -> TensorVariable | None:
         """Returns an external tensor in this memory; None for memory that the graph allocates."""
@@ -276,9 +276,9 @@ class OutputGraph:
         draws = self._fakes.take_draws()
         if draws and self.subgraph is not None:
             self.subgraph.draws = True
-        where = tuple(map(memory_of, written))
+        memories = tuple(map(memory_of, written))
         recorded = self._record(
-            target, node_args, node_kwargs, result, mutates=bool(written), written=where, draws=draws
+            target, node_args, node_kwargs, result, mutates=bool(written), written_memory=memories, draws=draws
         )
         out = kwargs.get("out")
         return out if out is not None and result is fake_kwargs["out"] else recorded
@@ -312,14 +312,14 @@ class OutputGraph:
         *,
         name: str | None = None,
         mutates: bool = False,
-        written: Sequence[object] = (),
+        written_memory: Sequence[object] = (),
         draws: bool = False,
     ) -> VariableTracker:
         """Adds a node with the given result to the open graph, and tracks the result."""
         op = "call_method" if isinstance(target, str) else "call_function"
         node = self.graph.create_node(op, target, tuple(args), kwargs, name=name)
         node.meta.update(user_location=self.where(), example_value=result)
-        node.meta.update(mutates=mutates, written_memory=written, draws=draws)
+        node.meta.update(mutates=mutates, written_memory=written_memory, draws=draws)
         if self.chosen and is_autograd_call(node):
             self._refuse_chosen(tensors_in([operand.meta["example_value"] for operand in node.all_input_nodes]))
         return self._track(result, node)
@@ -471,7 +471,7 @@ class OutputGraph:
         return self._open.open(inputs, takes_numbers=takes_numbers, may_run_eagerly=may_run_eagerly)
 
     def close_subgraph(self, subgraph: Subgraph, outputs: Sequence[TensorVariable], name: str) -> torch.fx.Node:
-        """Makes the subgraph return `outputs`; returns the node of the subgraph in the surrounding graph."""
+        """Lets the subgraph return `outputs`; returns the node of the subgraph in the surrounding graph."""
         return self._open.close(subgraph, outputs, name)
 
     def module_of(self, subgraph: torch.fx.Node) -> torch.fx.GraphModule:

@@ -212,7 +212,7 @@ def _islice(tx: Tracer, iterable: VariableTracker, /, *bounds: VariableTracker) 
         tx.raises(error)
     start, stop, step = (0, *limits, 1) if len(limits) == 1 else (*limits, 1)[:3]
     iterator = tx.call(iter, [iterable])
-    return SliceIterator(iterator, start or 0, None if stop is None else stop, 1 if step is None else step)
+    return SliceIterator(iterator, start or 0, stop, 1 if step is None else step)
 
 
 def _itself(tx: Tracer, self: VariableTracker) -> VariableTracker:
@@ -258,12 +258,9 @@ for _cls in (str, bytes, range):
 
 @registry.advance(SequenceIterator)
 def _next_of_sequence(tx: Tracer, iterator: SequenceIterator) -> VariableTracker | None:
-    live = isinstance(iterator.sequence, ListVariable)
-    items = iterator.sequence.items if isinstance(iterator.sequence, SequenceVariable) else iterator.sequence
-    if isinstance(iterator.sequence, ListVariable) and iterator.changes_at_start not in (
-        None,
-        iterator.sequence.changes,
-    ):
+    sequence = iterator.sequence
+    items = sequence.items if isinstance(sequence, SequenceVariable) else sequence
+    if isinstance(sequence, ListVariable) and iterator.changes_at_start not in (None, sequence.changes):
         what = "the frame runs eagerly: a deque is changed while it is looped over"
         raise SkipFrame(Diagnostic("MD202", what, "RuntimeError: deque mutated during iteration"))
     try:
@@ -274,7 +271,7 @@ def _next_of_sequence(tx: Tracer, iterator: SequenceIterator) -> VariableTracker
     if item is None:
         iterator.sequence = Slots()  # an exhausted iterator stays exhausted, whatever happens to the list
         return None
-    iterator.position += -1 if live and iterator.cls is LIST_REVERSED else 1
+    iterator.position += -1 if isinstance(sequence, ListVariable) and iterator.cls is LIST_REVERSED else 1
     return item
 
 
@@ -283,7 +280,7 @@ def _next_of_dict(tx: Tracer, iterator: DictIterator) -> VariableTracker | None:
     mapping = iterator.mapping
     if iterator.keys and has_changed_keys(tx.side_effects, iterator):
         # A rebuilt iterator does not know the size at its start, so the whole frame has to run eagerly.
-        what = f"the frame runs eagerly: {an(mapping.cls.__name__)} gets other keys while it is looped over"
+        what = f"the frame runs eagerly: {an(mapping.cls.__name__)} changes its keys while it is looped over"
         raise SkipFrame(Diagnostic("MD202", what, "RuntimeError: it changed size during iteration"))
     if iterator.position >= len(iterator.keys):
         iterator.keys = ()

@@ -191,9 +191,8 @@ def _add(tx: Tracer, self: SequenceVariable, other: VariableTracker) -> Variable
         return self if self.items else other if other is operand else exact_copy(other)
     limit_copy(tx, self)
     limit_copy(tx, other)
-    sized = self if self.cls is torch.Size else other
-    kind = sized if sized.cls is torch.Size else self
-    return new_like(tx, kind, [*self.items.lazy(), *other.items.lazy()])
+    like = other if other.cls is torch.Size else self
+    return new_like(tx, like, [*self.items.lazy(), *other.items.lazy()])
 
 
 @registry.method(torch.Size, "__radd__")

@@ -30,8 +30,8 @@ _WRITERS = ("warnings", "logging")
 
 def are_warnings_written() -> bool:
     """Returns whether warnings are only written: no filter raises them, and the program does not collect them."""
-    writes = all(getattr(function, "__module__", None) in _WRITERS for function in warning_writers())
-    return writes and all(action != "error" for action, *_ in warnings.filters)
+    reach_files = all(getattr(function, "__module__", None) in _WRITERS for function in warning_writers())
+    return reach_files and all(action != "error" for action, *_ in warnings.filters)
 
 
 _ARE_WRITTEN = Constant(are_warnings_written, "are_warnings_written")
@@ -41,8 +41,8 @@ def _warner(namespace: dict[str, Any]) -> Callable[..., None]:
     """Returns a function that warns as the functions of a module do."""
 
     def warn(category: type[Warning], file: str, line: int, message: str) -> None:
-        module, shown = namespace.get("__name__", "<string>"), namespace.setdefault("__warningregistry__", {})
-        warnings.warn_explicit(message, category, file, line, module, shown)
+        module, seen = namespace.get("__name__", "<string>"), namespace.setdefault("__warningregistry__", {})
+        warnings.warn_explicit(message, category, file, line, module, seen)
 
     return warn
 
@@ -64,8 +64,8 @@ def _warning_frame(tx: Tracer, level: VariableTracker) -> Frame | None:
     if type(depth) is not int or not 1 <= depth <= len(tx.frames):
         return None
     frames = tx.frames[-depth:]
-    direct = all(_calls_directly(caller, frame) for caller, frame in itertools.pairwise(frames))
-    return frames[0] if direct and not any(frame.is_polyfill for frame in frames) else None
+    are_direct = all(_calls_directly(caller, frame) for caller, frame in itertools.pairwise(frames))
+    return frames[0] if are_direct and not any(frame.is_polyfill for frame in frames) else None
 
 
 def _calls_directly(caller: Frame, frame: Frame) -> bool:
@@ -91,8 +91,8 @@ def _warn(
     level = args[0] if args else kwargs.get("stacklevel", ConstantVariable(1))
     frame = _warning_frame(tx, level) if len(args) < 2 and kwargs.keys() <= {"stacklevel"} else None
     if frame is not None and is_known and message.python_type is str and _are_written(tx):
-        where = ConstantVariable(frame.location.filename), ConstantVariable(frame.location.lineno)
-        if defer_output(tx, _warner(frame.namespace), [message], before=[category, *where]):
+        file, line = ConstantVariable(frame.location.filename), ConstantVariable(frame.location.lineno)
+        if defer_output(tx, _warner(frame.namespace), [message], before=[category, file, line]):
             return none()
     tx.break_graph(
         "MD233",
