@@ -317,13 +317,13 @@ class CompiledFunction:
             self.fallbacks.append(diagnostic)
         return self.stats.graph_failures
 
-    def expect_profile(self, point: FramePoint, found: FrameProfile) -> None:
+    def expect_profile(self, point: FramePoint, profile: FrameProfile) -> None:
         """Adds the predicted profile of the values with which a frame will continue at `point`."""
-        self._expected.setdefault(point, FrameProfile()).add(found)
+        self._expected.setdefault(point, FrameProfile()).add(profile)
 
-    def expect_call_profile(self, code: types.CodeType, found: FrameProfile) -> None:
+    def expect_call_profile(self, code: types.CodeType, profile: FrameProfile) -> None:
         """Adds the predicted profile of the arguments of a call, at a break, of a function with this code."""
-        (self._caller() or self)._expected_calls.setdefault(code, FrameProfile()).add(found)
+        (self._caller() or self)._expected_calls.setdefault(code, FrameProfile()).add(profile)
 
     # Misses
 
@@ -445,9 +445,9 @@ class CompiledFunction:
         return self.profiles[point]
 
     def _check_stolen(self, arguments: dict[str, Any]) -> None:
-        for name, _, found in stolen_arguments(self.py_func, self.options.steal, arguments):
-            if found is not None and not isinstance(found, list):
-                what = f"steal= names `{name}` of {self.name}, which is {an(type(found).__name__)}, not a list"
+        for name, _, value in stolen_arguments(self.py_func, self.options.steal, arguments):
+            if value is not None and not isinstance(value, list):
+                what = f"steal= names `{name}` of {self.name}, which is {an(type(value).__name__)}, not a list"
                 why = "Only a list can be emptied by the callee."
                 raise ArgumentError(Diagnostic("MD111", what, why=why, fix=f"Pass list({name})."))
 
@@ -557,11 +557,11 @@ class CompiledFunction:
 
     def dispatchers(self) -> dict[FramePoint | None, Dispatcher]:
         """Returns the dispatcher of each frame point; None is the call, whose dispatcher is the function's."""
-        found: dict[FramePoint | None, Dispatcher] = {}
+        by_point: dict[FramePoint | None, Dispatcher] = {}
         root = self.root()
         if root is not None:
-            found[None] = root
-        return found | dict(self._resumed.items())
+            by_point[None] = root
+        return by_point | dict(self._resumed.items())
 
     def texts(self, point: FramePoint | None) -> Sequence[Sequence[Artifact]]:
         """Returns the artifacts of each entry of a frame."""

@@ -77,11 +77,11 @@ class FrameOwner(Owner, Protocol):
         """Returns the options that the user passed to `compile`."""
         ...
 
-    def expect_profile(self, point: FramePoint, found: FrameProfile) -> None:
+    def expect_profile(self, point: FramePoint, profile: FrameProfile) -> None:
         """Adds the predicted profile of the values with which a frame will continue at `point`."""
         ...
 
-    def expect_call_profile(self, code: types.CodeType, found: FrameProfile) -> None:
+    def expect_call_profile(self, code: types.CodeType, profile: FrameProfile) -> None:
         """Adds the predicted profile of the arguments of a call, at a break, of a function with this code."""
         ...
 

@@ -71,12 +71,12 @@ class Symbols:
 
     def read(self, text: str) -> Number:
         """Returns the number that `written` described, computed from the numbers of this graph."""
-        found = eval(text, dict(_ON_SYMBOLS), dict(self._numbers))
-        if type(found) is int:
-            return self.env.create_symintnode(compat.symbolic().Integer(found), hint=found)  # type: ignore[no-any-return]
-        if not isinstance(found, torch.SymInt | torch.SymFloat):
+        value = eval(text, dict(_ON_SYMBOLS), dict(self._numbers))
+        if type(value) is int:
+            return self.env.create_symintnode(compat.symbolic().Integer(value), hint=value)  # type: ignore[no-any-return]
+        if not isinstance(value, torch.SymInt | torch.SymFloat):
             raise Damaged(f"{text} is no number")
-        return found
+        return value
 
     def facts(self) -> Iterator[str]:
         """Yields the known facts about the symbols named so far: ranges and earlier decisions."""
@@ -95,23 +95,23 @@ class Symbols:
         of calls in earlier processes.
         """
         pending = [self.env.replace(guard.expr) for guard in self.env.guards[: self._known]]
-        found: list[Any] = []
+        decisions: list[Any] = []
         connected = set(self._names)
         while bound := [expr for expr in pending if connected & expr.free_symbols]:
             pending = [expr for expr in pending if not connected & expr.free_symbols]
-            found += bound
+            decisions += bound
             connected = connected.union(*(expr.free_symbols for expr in bound))
-        return found
+        return decisions
 
     def decided(self) -> list[str]:
         """Returns the decisions since the symbols were named; raises NotStorable for decisions about other numbers."""
         if self.env is None:
             return []
         named = len(self._names)
-        found = [self._written(guard.expr) for guard in self.env.guards[self._known :]]
-        if len(self._names) > named or (any(isinstance(n, torch.SymFloat) for n in self._numbers.values()) and found):
+        texts = [self._written(guard.expr) for guard in self.env.guards[self._known :]]
+        if len(self._names) > named or (any(isinstance(n, torch.SymFloat) for n in self._numbers.values()) and texts):
             raise NotStorable("compiling it decided something on numbers that are not its own")
-        return list(dict.fromkeys(found))
+        return list(dict.fromkeys(texts))
 
     def decide(self, decisions: Sequence[str]) -> bool:
         """Repeats the decisions on the symbols of this graph; returns False, without deciding, if they do not hold

@@ -88,8 +88,8 @@ class _Operations(GraphWalk):
         source: Any = node.args[argument] if argument is not None and argument < len(node.args) else None
         if isinstance(source, (list, tuple)):
             source = source[position]
-        found = self.names.get(source, []) if isinstance(source, fx.Node) else []
-        return found[0] if len(found) == 1 else None
+        names = self.names.get(source, []) if isinstance(source, fx.Node) else []
+        return names[0] if len(names) == 1 else None
 
     def filled(self, node: fx.Node) -> str | None:
         """Returns the memory that an operator fills in place, as derivative formulas do with zeros, if it has no other

@@ -65,11 +65,11 @@ class Report:
 _COUNTERS = {"graph_break": "breaks", "fallback": "fallbacks", "recompile": "recompiles"}
 
 
-def _section(heading: str, found: Counter[Diagnostic]) -> Iterator[str]:
-    if not found:
+def _section(heading: str, diagnostics: Counter[Diagnostic]) -> Iterator[str]:
+    if not diagnostics:
         return
     yield f"\n{heading}, the most frequent first"
-    for diagnostic, times in found.most_common(MOST_LISTED):
+    for diagnostic, times in diagnostics.most_common(MOST_LISTED):
         yield f"\n{diagnostic.render()}{f'  ({times} times)' * (times > 1)}"
-    if len(found) > MOST_LISTED:
-        yield f"\nand {counted(len(found) - MOST_LISTED, 'other')}"
+    if len(diagnostics) > MOST_LISTED:
+        yield f"\nand {counted(len(diagnostics) - MOST_LISTED, 'other')}"
