@@ -55,7 +55,7 @@ from minidynamo.graph.rank_check import check_ranks
 from minidynamo.graph.saved_tensor_hooks import hooks_in_force, inlining
 from minidynamo.guards.cache import Entry, make_entry
 from minidynamo.guards.guard import Guard, GuardKind
-from minidynamo.guards.profile import FrameProfile
+from minidynamo.guards.profile import Finiteness, FrameProfile
 from minidynamo.guards.source import Constant, Item, Local, Result
 from minidynamo.tracer.capture.frame import trace_frame
 from minidynamo.tracer.capture.predicted_profile import predicted, predicted_of_callee
@@ -280,7 +280,9 @@ def _conversion(
         caller_runs_steps=True,
         rerun=_rerun_options(frame.fn.__code__, traced, owner.options),
     )
-    report = functools.partial(_graph_failed, frame.name, is_own(key.backend), _first_line(frame, traced))
+    report = functools.partial(
+        _graph_failed, frame.name, is_own(key.backend), _first_line(frame, traced), frame.profile.finite
+    )
     graph_break = None if cut is None else cut.diagnostic
     origin = Origin(context, frame.fn.__globals__, report, traced.graph, graph_break)
     origin = origin.owned_by(owner, frame.run_eagerly)
@@ -383,9 +385,18 @@ def _first_line(frame: FrameToConvert, traced: TracedFrame) -> UserLocation:
 
 
 def _graph_failed(
-    name: str, is_own_backend: bool, where: UserLocation, count: Callable[[Diagnostic], int], failure: Failure
+    name: str,
+    is_own_backend: bool,
+    where: UserLocation,
+    finite: Finiteness,
+    count: Callable[[Diagnostic], int],
+    failure: Failure,
 ) -> None:
-    """Reports a graph that failed although the program does not: to subscribers, and at first to the user."""
+    """Reports a graph that failed although the program does not: to subscribers, and at first to the user. Only records
+    a number that is not `finite`: the entry fits no further call."""
+    if failure.is_not_finite:
+        finite.holds = False
+        return
     if failure.kind is ResultDiffers:  # a notice was shown already
         return
     lines = [f"Raised while computing {line}" for line in failure.lines[:1]]

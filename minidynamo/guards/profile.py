@@ -62,6 +62,18 @@ class TripCounts:
         self.has_cut = False
 
 
+@dataclass(eq=False)
+class Finiteness:
+    """A record per frame point: whether all numbers were finite of which the frame asks whether they are."""
+
+    #: False after a graph found an infinite number or NaN
+    holds: bool = True
+
+    def so_far(self) -> bool:
+        """Returns whether all numbers were finite so far."""
+        return self.holds
+
+
 @dataclass
 class FrameProfile:
     """The values seen by the captures of one frame point."""
@@ -81,6 +93,8 @@ class FrameProfile:
     is_inner: bool = False
     #: items of sequences whose kind varies
     items: VaryingItems = field(default_factory=VaryingItems)
+    #: whether decisions about infinite numbers and NaN may be captured as if there were none
+    finite: Finiteness = field(default_factory=Finiteness)
 
     def has_varied(self) -> bool:
         """Returns whether some size, stride or number is symbolic."""

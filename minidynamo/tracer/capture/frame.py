@@ -31,7 +31,7 @@ from minidynamo.tracer.capture.frame_end import finish
 from minidynamo.tracer.capture.trace import Trace
 from minidynamo.tracer.frames.deferrals import DeferralRefused
 from minidynamo.tracer.frames.interpreter import NULL, Frame, Raised
-from minidynamo.tracer.frames.runtime_asserts import AssertsNotAllowed, can_be_rerun, may_have_asserts
+from minidynamo.tracer.frames.runtime_asserts import AssertsNotAllowed, may_have_asserts, refuse_asserts
 from minidynamo.tracer.handlers.preparations import ObjectPrepared
 from minidynamo.tracer.records.traced_frame import Break, FrameRequest, Null, Return, StackSlot, TracedFrame
 from minidynamo.tracer.trace_rules import is_trusted_module
@@ -62,13 +62,13 @@ def trace_frame(request: FrameRequest) -> TracedFrame:
 
     Raises SkipFrame if the frame can be neither captured nor cut, and GraphBreak with `fullgraph`.
     """
-    is_first = True
-    if may_have_asserts(request):
+    request, is_first = replace(request, may_assert=may_have_asserts(request)), True
+    while True:
         try:
-            return _trace_until_settled(request, is_first=True)
-        except AssertsNotAllowed:
+            return _trace_until_settled(request, is_first=is_first)
+        except AssertsNotAllowed as refused:
+            request = replace(request, may_assert=refused.finite_only, may_assume_finite=False)
             is_first = False
-    return _trace_until_settled(replace(request, may_assert=False), is_first=is_first)
 
 
 def _trace_until_settled(request: FrameRequest, *, is_first: bool) -> TracedFrame:
@@ -98,14 +98,16 @@ def _attempt(request: FrameRequest, stop: _Stop | None, *, is_first: bool) -> Tr
     starred, may_assert = request.starred(), request.may_assert
     tx = Trace(0 if is_first else 1, frozenset(request.steal), starred, request.profile, may_assert=may_assert)
     tx.graph.may_break, tx.refused_deferrals = not request.fullgraph, request.refused_deferrals
+    finite = None if request.profile is None else request.profile.finite
+    if finite is not None and finite.holds and request.may_assume_finite and not request.fullgraph:
+        tx.graph.finite = finite
     try:
         tx.graph.guard(Constant(None, "global state", hidden=True), GuardKind.GLOBAL_STATE, state.current())
         frame = _root_frame(tx, request)
         _run(request, frame, stop)
         tx.graph.may_break = False
         traced = finish(tx, request, frame, _end(request, frame, stop))
-        if not can_be_rerun(traced):
-            raise AssertsNotAllowed
+        refuse_asserts(traced)
         return traced
     finally:
         tx.forget_values()

@@ -1,5 +1,5 @@
-"""Owns runtime asserts, for a branch on a tensor's value with a side that only raises: the graph checks that the
-program takes the side that does not raise.
+"""Owns runtime asserts: the graph checks that the program takes one side of a branch on the value of a tensor. The
+other side only raises, or is for infinite numbers and NaN.
 
 When a check fails, the graph raises and the frame runs again eagerly: Python then raises the program's error and runs
 the handlers. Until then, nothing irreversible may happen. A graph with runtime asserts therefore has no write to an
@@ -12,7 +12,7 @@ import functools
 import operator
 from collections.abc import Sequence
 from types import CodeType
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 import torch.fx
@@ -20,6 +20,7 @@ import torch.fx
 from minidynamo.bytecode.analysis import successors, written_slots
 from minidynamo.bytecode.instructions import Instruction, decode
 from minidynamo.compat import has_saved_tensor_hooks
+from minidynamo.graph.collectives import is_collective
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Constant, Result
 from minidynamo.tracer.frames.interpreter import Frame
@@ -27,7 +28,7 @@ from minidynamo.tracer.graph.dead_code import assert_async, only_computes
 from minidynamo.tracer.numbers import tensor_items
 from minidynamo.tracer.records.constants import from_constant
 from minidynamo.tracer.records.traced_frame import FrameRequest, TracedFrame
-from minidynamo.tracer.runtime.graph_failures import CHECK_FAILED
+from minidynamo.tracer.runtime.graph_failures import CHECK_FAILED, NOT_FINITE
 from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.callables import BoundBuiltin
 from minidynamo.variables.containers import TupleVariable
@@ -40,27 +41,34 @@ _MOST_INSTRUCTIONS = 200  # to search on one side of a branch
 
 
 class AssertsNotAllowed(Exception):
-    """Raised when a graph with runtime asserts could not be rerun: the frame is traced again, without runtime
-    asserts."""
+    """Raised when a graph with runtime asserts could not be rerun: the frame is traced again without them, or, with
+    `finite_only`, without asserts that numbers are finite."""
+
+    def __init__(self, *, finite_only: bool) -> None:
+        self.finite_only = finite_only
 
 
 def assert_truth(frame: Frame, condition: VariableTracker, jump: Instruction, jumps_if: bool) -> bool | None:
-    """Adds a runtime assert for the condition of a jump with a side that only raises, and returns the asserted truth;
-    None if the jump allows no assert."""
+    """Adds a runtime assert for a jump with a side that only raises, or is for infinite numbers and NaN. Returns the
+    asserted truth; None if the jump allows no assert."""
     if not _is_known_by_graph(condition) or not frame.tx.graph.may_assert or frame.tx.graph.subgraph is not None:
         return None
     if isinstance(condition, TensorVariable):
         fake = frame.tx.graph.use(condition)
         if fake.dtype != torch.bool or fake.dim() or frame.tx.graph.constant(condition) is not None:
             return None
-    assert jump.target is not None
-    jump_raises, fall_through_raises = only_raises(frame.code, jump.target), only_raises(frame.code, jump.index + 1)
-    if jump_raises is fall_through_raises:
+    wanted, message = _raising_side(frame, jump, jumps_if), CHECK_FAILED
+    finite = frame.tx.graph.finite
+    if wanted is None and finite is not None:
+        wanted, message = _if_finite(condition.node), NOT_FINITE
+    if wanted is None:
         return None
     if has_saved_tensor_hooks():  # hooks cannot be informed that a tensor is saved again
         return None
     frame.tx.guard(_HAS_HOOKS, GuardKind.IDENTITY, False)
-    wanted = jumps_if is not jump_raises
+    if message is NOT_FINITE and finite is not None:
+        so_far = Result(Constant(finite.so_far, "all_numbers_were_finite"))
+        frame.tx.guard(so_far, GuardKind.IDENTITY, True)
     if isinstance(condition, ItemVariable):
         condition = frame.tx.emit(torch.full, [TupleVariable([]), frame.tx.call(int, [condition])])
         condition = frame.tx.emit(operator.ne, [condition, from_constant(0)])
@@ -68,11 +76,35 @@ def assert_truth(frame: Frame, condition: VariableTracker, jump: Instruction, ju
     fake = frame.tx.graph.use(condition)
     on_cpu = condition if fake.device.type == "cpu" else frame.tx.emit("cpu", [condition])
     asserted = on_cpu if wanted else frame.tx.emit(torch.logical_not, [on_cpu])
-    frame.tx.emit(assert_async, [asserted, from_constant(CHECK_FAILED)])
+    frame.tx.emit(assert_async, [asserted, from_constant(message)])
     return wanted
 
 
-def _is_known_by_graph(condition: VariableTracker) -> bool:
+def _raising_side(frame: Frame, jump: Instruction, jumps_if: bool) -> bool | None:
+    """Returns the truth of a condition for which the program does not raise; None if not exactly one side raises."""
+    assert jump.target is not None
+    jump_raises, going_on_raises = only_raises(frame.code, jump.target), only_raises(frame.code, jump.index + 1)
+    return None if jump_raises is going_on_raises else jumps_if is not jump_raises
+
+
+# Functions that ask for infinite numbers and NaN -> the result for finite numbers.
+_OF_FINITE = {"isfinite": True, "isnan": False, "isinf": False, "isposinf": False, "isneginf": False}
+_SAME_TRUTH = ("all", "any", "item", "bool", "cpu", "detach")
+_OPPOSITE = ("logical_not", "bitwise_not", "invert", "not_")
+
+
+def _if_finite(node: object) -> bool | None:
+    """Returns the truth of a condition if all numbers in tensors are finite; None if it asks for something else."""
+    if not isinstance(node, torch.fx.Node) or not node.op.startswith("call"):
+        return None
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    if name in _OF_FINITE:
+        return _OF_FINITE[name]
+    truth = _if_finite(node.args[0]) if name in (*_SAME_TRUTH, *_OPPOSITE) and node.args else None
+    return truth if truth is None or name in _SAME_TRUTH else not truth
+
+
+def _is_known_by_graph(condition: VariableTracker) -> TypeGuard[TensorVariable | ItemVariable]:
     return isinstance(condition, TensorVariable) or (isinstance(condition, ItemVariable) and condition.cls is bool)
 
 
@@ -97,8 +129,8 @@ def tensor_to_assert(
     jump = following[-1] if compared else following[0]
     if not jump.opname.startswith("POP_JUMP") or not jump.opname.endswith(("_IF_TRUE", "_IF_FALSE")):
         return None
-    assert jump.target is not None
-    if only_raises(frame.code, jump.target) is only_raises(frame.code, jump.index + 1):
+    is_of_finite = frame.tx.graph.finite is not None and _if_finite(tensor.node) is not None
+    if _raising_side(frame, jump, True) is None and (compared or not is_of_finite):
         return None
     fake = frame.tx.graph.use(tensor)
     if fake.dim() or fake.device.type not in ("cpu", "cuda") or frame.tx.graph.constant(tensor) is not None:
@@ -165,14 +197,20 @@ def may_have_asserts(request: FrameRequest) -> bool:
     )
 
 
-def can_be_rerun(traced: TracedFrame) -> bool:
-    """Returns whether the graph has no runtime assert, or its frame can be rerun after a failure."""
+def refuse_asserts(traced: TracedFrame) -> None:
+    """Raises AssertsNotAllowed if the graph has runtime asserts, and its frame could not be rerun after a failure.
+
+    With writes, each call would copy the memory before: only an error of the program is worth that."""
     graph, writes = traced.graph, traced.writes
     if graph is None or not has_runtime_asserts(graph):
-        return True
+        return
     if any(graph_input.is_emptied for graph_input in traced.inputs) or not all(map(only_computes, graph.graph.nodes)):
-        return False
-    return writes is None or (writes.can_roll_back and not writes.are_recorded)
+        raise AssertsNotAllowed(finite_only=False)
+    if writes is not None and not (writes.can_roll_back and not writes.are_recorded):
+        raise AssertsNotAllowed(finite_only=False)
+    assumes = any(node.target is assert_async and NOT_FINITE in node.args for node in graph.graph.nodes)
+    if assumes and (writes is not None or any(map(is_collective, graph.graph.nodes))):
+        raise AssertsNotAllowed(finite_only=True)
 
 
 def calls_operators_of_users(graph: torch.fx.GraphModule | None) -> bool:

@@ -39,7 +39,7 @@ from minidynamo.graph.torch_settings import allowed_attention, settings, switche
 from minidynamo.graph.unbacked_symints import has_unbacked_layout, with_first_indices
 from minidynamo.guards.guard import Guard, GuardKind
 from minidynamo.guards.guard_list import GuardList
-from minidynamo.guards.profile import FrameProfile
+from minidynamo.guards.profile import Finiteness, FrameProfile
 from minidynamo.guards.shapes import Shapes
 from minidynamo.guards.source import Computed, Constant, Result, Size, Source, TensorFact, is_new_each_read
 from minidynamo.guards.values import ClassChecks
@@ -86,6 +86,8 @@ class OutputGraph:
     ) -> None:
         self.where = where
         self.may_assert = may_assert
+        # The record of the frame point, if the graph may assert that numbers are finite.
+        self.finite: Finiteness | None = None
         self.may_break = True  # whether the graph may end at a graph break
         # Called with the source of a number, and the number, before it is specialized.
         self.on_specialize: Callable[[Source, object], object] = lambda source, value: None

@@ -66,6 +66,8 @@ class FrameRequest:
     profile: FrameProfile | None = None
     #: whether the graph may have runtime asserts (`tracer/frames/runtime_asserts.py`)
     may_assert: bool = True
+    #: whether the graph may assert that numbers are finite
+    may_assume_finite: bool = True
     #: the positions, as code objects and indices, of refused deferrals (`tracer/frames/deferrals.py`)
     refused_deferrals: frozenset[tuple[CodeType, int]] = frozenset()
 

@@ -26,6 +26,9 @@ from minidynamo.graph.boxed import BoxedCallable
 CHECK_FAILED = "the program raises an error here"
 """The message of a failed runtime assert, which makes the frame run again."""
 
+NOT_FINITE = "a number is not finite, and the program decides by it"
+"""The message of a failed runtime assert of a decision without a raising side."""
+
 
 class KeptMemory:
     """The contents of tensors when a graph raised `error`, and the version counters from before the graph.
@@ -74,7 +77,12 @@ class Failure:
     @property
     def is_check(self) -> bool:
         """True if a runtime assert of the graph failed."""
-        return CHECK_FAILED in self.text
+        return CHECK_FAILED in self.text or self.is_not_finite
+
+    @property
+    def is_not_finite(self) -> bool:
+        """True if the program ran as if all numbers were finite, and one is not."""
+        return NOT_FINITE in self.text
 
     @staticmethod
     def of(error: BaseException, kept: KeptMemory | None = None) -> Failure:
@@ -90,7 +98,7 @@ def rerunner(
 
     `may_handle`: the program may handle the error inside the frame, so errors must be watched. A failed runtime assert
     matches an error of any class. A handled error does not prove a match: a polyfill may raise more errors than the
-    original.
+    original. A number that is not finite is always passed to `failed`, since the next call is captured differently.
     """
 
     @artifacts.skipped_by_warnings
@@ -110,7 +118,7 @@ def rerunner(
 
     def judge(kinds: list[type[BaseException]], failure: Failure) -> None:
         is_of_program = kinds or may_handle if failure.is_check else failure.kind in kinds
-        if not is_of_program:
+        if failure.is_not_finite or not is_of_program:
             failed(failure)
 
     return run_again

@@ -3,11 +3,14 @@ eager's."""
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import distributions
 
 import minidynamo
+from minidynamo.errors import Unsupported
 from tests.end_to_end.programs import rows_of
 
 BACKENDS = ["eager", "aot_eager", "native"]
@@ -83,6 +86,58 @@ def _close(seen, expected):
         return seen == expected
     close = [torch.testing.assert_close(s, e, equal_nan=True) for s, e in zip(seen, expected) if e is not None]
     return len(close) == len([e for e in seen if e is not None])
+
+
+class Finite:
+    def clamped(x):
+        y = torch.nn.functional.dropout(x * 2, 0.5)
+        if not torch.isfinite(y).all():
+            y = y.clamp(max=1.0).nan_to_num()
+        return y * torch.rand(3)
+
+    def either(x):
+        y = x * 2
+        if torch.isinf(y).any() or (~torch.isfinite(y)).any().item():
+            return y.nan_to_num()
+        return y.sin()
+
+    def skipped(x):
+        loss = x.square().sum()
+        if not math.isfinite(loss.item()):
+            return x * 0
+        return loss * 2
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("fn", rows_of(Finite))
+def test_a_decision_about_infinite_numbers_is_in_the_graph_until_there_is_one(fn, backend):
+    compiled = minidynamo.compile(fn, backend=backend)
+    values = [GOOD, GOOD, BAD, (1.0, float("inf"), 2.0), GOOD]
+    for number, each in enumerate(values):
+        seen, expected = outcome(compiled, each, requires_grad=True), outcome(fn, each, requires_grad=True)
+        torch.testing.assert_close(seen, expected, equal_nan=True, rtol=0 if backend != "native" else 1e-5, atol=1e-6)
+        if number == 1:
+            assert (compiled.stats.graphs, compiled.stats.graph_breaks) == (1, 0)
+    assert "all_numbers_were_finite" in compiled.why()
+    assert compiled.stats.graph_breaks >= compiled.stats.recompiles == 1
+    assert compiled.stats.graph_failures == 0
+
+
+def test_a_decision_about_infinite_numbers_breaks_the_graph_if_a_rerun_would_cost_memory():
+    total = torch.zeros(3)
+
+    def adds(x):
+        total.add_(x)
+        if torch.isnan(total).any():
+            return x * 0
+        assert (x > 0).all()
+        return x * 2
+
+    compiled = minidynamo.compile(adds, backend="eager")
+    assert torch.equal(compiled(torch.ones(3)), torch.full((3,), 2.0))
+    assert compiled.breaks().startswith("MD201 graph break: `if` on a tensor value")
+    with pytest.raises(Unsupported, match="MD201"):
+        minidynamo.compile(Finite.clamped, backend="eager", fullgraph=True)(torch.ones(3))
 
 
 def test_no_tensor_that_the_frame_gives_up_is_held_for_a_second_run():
