@@ -94,7 +94,7 @@ class FrameProfile:
     #: items of sequences whose kind varies
     items: VaryingItems = field(default_factory=VaryingItems)
     #: whether decisions about infinite numbers and NaN may be captured as if there were none
-    finite: Finiteness = field(default_factory=Finiteness)
+    finite: Finiteness = field(default_factory=Finiteness, compare=False)
 
     def has_varied(self) -> bool:
         """Returns whether some size, stride or number is symbolic."""
