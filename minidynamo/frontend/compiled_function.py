@@ -598,6 +598,8 @@ class CompiledFunction:
         if root is None or not root.in_use():
             what = f"freeze() needs a compiled version of {self.name}, and there is none"
             raise ArgumentError(Diagnostic("MD306", what, fix="Call it before freezing it."))
+        for profile in self.profiles.values():
+            profile.finite.is_frozen = True
         return root.frozen(check_every)
 
     def reset(self) -> None:

@@ -25,6 +25,7 @@ from minidynamo.bytecode.breaks import run_steps
 from minidynamo.bytecode.instructions import decode
 from minidynamo.bytecode.layout import CELL, NULL, VALUE, FramePoint, exits, frame_point
 from minidynamo.compat import load_fake_tensors
+from minidynamo.config import config
 from minidynamo.core import artifacts
 from minidynamo.core.compile_scope import STACK_FRAMES
 from minidynamo.core.events import notice, phase, publish
@@ -393,9 +394,9 @@ def _graph_failed(
     failure: Failure,
 ) -> None:
     """Reports a graph that failed although the program does not: to subscribers, and at first to the user. Only records
-    a number that is not `finite`: the entry fits no further call."""
+    a number that is not `finite`: the entry fits no further call, unless no other entry may be compiled."""
     if failure.is_not_finite:
-        finite.holds = False
+        finite.holds = finite.is_frozen or config.stance != "default"
         return
     if failure.kind is ResultDiffers:  # a notice was shown already
         return

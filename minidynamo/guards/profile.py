@@ -68,6 +68,8 @@ class Finiteness:
 
     #: False after a graph found an infinite number or NaN
     holds: bool = True
+    #: whether a frozen function needs this entry for all calls, and such calls run eagerly
+    is_frozen: bool = False
 
     def so_far(self) -> bool:
         """Returns whether all numbers were finite so far."""

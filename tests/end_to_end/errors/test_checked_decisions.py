@@ -123,6 +123,19 @@ def test_a_decision_about_infinite_numbers_is_in_the_graph_until_there_is_one(fn
     assert compiled.stats.graph_failures == 0
 
 
+def test_infinite_numbers_end_no_function_that_may_not_compile_again():
+    good, bad = torch.tensor(GOOD), torch.tensor(BAD)
+    compiled = minidynamo.compile(Finite.skipped, backend="eager")
+    assert torch.equal(compiled(good), Finite.skipped(good))
+    with minidynamo.set_stance("fail_on_recompile"):
+        assert compiled(bad).isnan().any()
+        assert torch.equal(compiled(good), Finite.skipped(good))
+    frozen = compiled.freeze(check_every=1)
+    assert frozen(bad).isnan().any()
+    assert torch.equal(frozen(good), Finite.skipped(good))
+    assert compiled.stats.graphs == 1
+
+
 def test_a_decision_about_infinite_numbers_breaks_the_graph_if_a_rerun_would_cost_memory():
     total = torch.zeros(3)
 
