@@ -258,7 +258,7 @@ def closure_factory(frame: RootFrame, point: FramePoint, step: BoxedStep) -> Cal
     """
     free = frame.fn.__code__.co_freevars
     taken = (*frame.parameters, *free)
-    own = "boxed", "call", "cell", "drive", "step", "own_frames_hidden"
+    own = "boxed", "call", "cell", "run_steps", "step", "own_frames_hidden"
     boxed, call, cell, run, first, hide = (_avoiding(name, taken) for name in own)
     cell_texts = [
         name if name in free else f"{cell}({name if name in frame.parameters else ''})" for name in point.cells
