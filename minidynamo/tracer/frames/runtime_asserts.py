@@ -21,6 +21,7 @@ from minidynamo.bytecode.analysis import successors, written_slots
 from minidynamo.bytecode.instructions import Instruction, decode
 from minidynamo.compat import has_saved_tensor_hooks
 from minidynamo.graph.collectives import is_collective
+from minidynamo.graph.unbacked_symints import hint_of
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Constant, Result
 from minidynamo.tracer.frames.interpreter import Frame
@@ -37,6 +38,7 @@ from minidynamo.variables.tensors import ItemVariable, TensorVariable
 
 _HAS_HOOKS = Result(Constant(has_saved_tensor_hooks, "has_saved_tensor_hooks"))
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+_MOST_BYTES_COPIED = 2**20  # the running statistics of a ResNet-50 take 212 KB
 _MOST_INSTRUCTIONS = 200  # to search on one side of a branch
 
 
@@ -200,7 +202,7 @@ def may_have_asserts(request: FrameRequest) -> bool:
 def refuse_asserts(traced: TracedFrame) -> None:
     """Raises AssertsNotAllowed if the graph has runtime asserts, and its frame could not be rerun after a failure.
 
-    With writes, each call would copy the memory before: only an error of the program is worth that."""
+    Each call copies the memory that the graph writes: more than running statistics only for errors of the program."""
     graph, writes = traced.graph, traced.writes
     if graph is None or not has_runtime_asserts(graph):
         return
@@ -209,8 +211,15 @@ def refuse_asserts(traced: TracedFrame) -> None:
     if writes is not None and not (writes.can_roll_back and not writes.are_recorded):
         raise AssertsNotAllowed(finite_only=False)
     assumes = any(node.target is assert_async and NOT_FINITE in node.args for node in graph.graph.nodes)
-    if assumes and (writes is not None or any(map(is_collective, graph.graph.nodes))):
+    if assumes and (_bytes_copied(traced) > _MOST_BYTES_COPIED or any(map(is_collective, graph.graph.nodes))):
         raise AssertsNotAllowed(finite_only=True)
+
+
+def _bytes_copied(traced: TracedFrame) -> int:
+    """Returns the most bytes that each call copies for a rerun."""
+    positions = () if traced.writes is None else traced.writes.positions
+    values = [traced.inputs[position].node.meta.get("example_value") for position in positions]
+    return sum(hint_of(value.numel()) * value.itemsize for value in values if isinstance(value, torch.Tensor))
 
 
 def calls_operators_of_users(graph: torch.fx.GraphModule | None) -> bool:
