@@ -184,7 +184,7 @@ _GENERATED = re.compile(r"[/\\]\d{4,}_(host|node)_\w+\.py$")
 # With `stacklevel=2`, a warning then names the line of the caller, not our generated caller.
 _SKIPPED_BY_WARNINGS = "importlib_bootstrap"
 _PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
-_CALLERS_OF_PROGRAM = frozenset(("dispatch", "frozen", "native", "residual"))
+_CALLERS_OF_PROGRAM = frozenset(("dispatch", "frozen", "locked", "native", "residual"))
 """The kinds of texts whose functions call functions of the program."""
 
 

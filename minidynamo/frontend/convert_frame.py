@@ -302,6 +302,7 @@ def _conversion(
             inputs=residual.inputs,
             steps=residual.steps,
             origin=origin,
+            lock=traced.lock,
         )
     following = frozenset(frame_exit.point for frame_exit in exits(point)) if point is not None else frozenset()
     calls_compiled = cut is not None and cut.compiled_callee is not None

@@ -31,6 +31,7 @@ from minidynamo.errors import Diagnostic, MinidynamoError, RecompileRefused
 from minidynamo.frontend.dispatcher_text import dispatch_source, frozen_function, native_source, timed_function
 from minidynamo.frontend.frames import Frame, ResumeFrame, RootFrame
 from minidynamo.frontend.inlining import Inlined, inlined
+from minidynamo.frontend.locked_bodies import body_of
 from minidynamo.graph.boxed import BoxedCallable, mark_boxed
 from minidynamo.guards.cache import Entry, in_order
 from minidynamo.guards.recompiles import Misfits, Recompile, explain, refusal
@@ -330,7 +331,8 @@ class Dispatcher:
             outcome = Native(permanent=False) if eagerly else self._compile_missing(boxed)
         if isinstance(outcome, Entry):
             self.install(outcome)
-            return functools.partial(run_steps, outcome.body) if outcome.steps else outcome.body
+            body = body_of(outcome, self._frame)
+            return functools.partial(run_steps, body) if outcome.steps else body
         self.stats.native_runs += 1
         if outcome.permanent and not self._always_native:
             if self.entries:  # they stay valid for other paths through the frame
@@ -433,7 +435,7 @@ class Dispatcher:
         is_plain = isinstance(self._frame, RootFrame) and not entry.steps and not entry.condition.returns_inputs
         found = inlined(entry.body, self.parameters) if is_plain else None
         if found is None:
-            return entry.body
+            return body_of(entry, self._frame)
         self._inlined[entry] = found
         return found.values(entry.body)
 

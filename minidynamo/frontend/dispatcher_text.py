@@ -47,6 +47,7 @@ from typing import Any, cast
 from minidynamo.core import artifacts
 from minidynamo.frontend.frames import Frame, RootFrame, hiding_frames
 from minidynamo.frontend.inlining import Inlined
+from minidynamo.frontend.locked_bodies import body_of
 from minidynamo.guards.cache import Entry
 from minidynamo.guards.check import write_condition
 from minidynamo.guards.frozen import Recheck, distinguishing
@@ -107,7 +108,7 @@ def frozen_function(
         lines += [f"if not {names.count}() % {check_every}:", f"    {names.miss}({listed})"]
     for number, (entry, guards) in enumerate(zip(entries, distinguishing(entries))):
         body = f"{names.body}{number}"
-        namespace[body] = entry.body
+        namespace[body] = body_of(entry, frame)
         tail_call = _tail_call(frame, entry, f"{body}({names.boxed})")
         if len(entries) > 1:
             condition = write_condition(guards, frame.parameters, name=frame.name, number=number)

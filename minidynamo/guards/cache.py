@@ -58,13 +58,16 @@ class Entry:
     steps: bool = False
     #: the compile that the entry comes from, which entries of equal callables share; None for an entry of its own
     origin: Any = None
+    #: the lock to hold while the body runs, after a second check of the condition
+    lock: Source | None = None
 
     def rebound(self, others: Mapping[int, object]) -> Entry:
         """Returns the entry for an equal callable, still with the body of this entry; `others` maps the id of each
         constant to the callable's own.
         """
         stored = tuple(_stored(_rebound(guard, others)) for guard in self.guards) if others else self.stored
-        return replace(self, stored=stored, condition=self.condition.rebound(others))
+        lock = with_constants(self.lock, others)
+        return replace(self, stored=stored, condition=self.condition.rebound(others), lock=lock)
 
     def fits(self, arguments: Mapping[str, Any]) -> bool:
         """Returns whether the condition holds for the arguments (by parameter name)."""
@@ -109,6 +112,7 @@ def make_entry(
     inputs: Sequence[Source] = (),
     steps: bool = False,
     origin: Any = None,
+    lock: Source | None = None,
 ) -> Entry:
     """Builds an entry, and writes its condition in the present interpreter-wide state, in which the frame was captured.
 
@@ -119,7 +123,7 @@ def make_entry(
         guards = [Guard(Source(), GuardKind.BACKEND, backend_key), *guards]
     condition = write_condition(guards, parameters, name=name, number=number, inputs=inputs)
     stored = tuple(map(_stored, guards))
-    return Entry(stored, condition, body, backend_key, is_general, steps, origin)
+    return Entry(stored, condition, body, backend_key, is_general, steps, origin, lock)
 
 
 def in_order(entries: Iterable[Entry]) -> list[Entry]:

@@ -61,7 +61,7 @@ LOGS = {
     "graph_code": Log("each captured graph as code", _artifacts("graph")),
     "aot_graphs": Log("the forward and backward graphs of the autograd stage", _artifacts("aten")),
     "output_code": Log("the kernels and the host program of each graph", _artifacts("kernel", "host")),
-    "bytecode": Log("the generated dispatchers and residual programs", _artifacts("dispatch", "residual")),
+    "bytecode": Log("the generated dispatchers and residual programs", _artifacts("dispatch", "locked", "residual")),
 }
 
 

@@ -14,7 +14,7 @@ from minidynamo.core.events import MinidynamoNotice
 from minidynamo.frontend.pieces import Piece, is_small_loop, left_to_python, piece_of
 from minidynamo.testing import CompileCounter, assert_same_as_eager
 
-LOCK = threading.Lock()
+LOCK = threading.Condition()  # with a graph break before it is taken, and one before it is released
 
 
 def locked(x):

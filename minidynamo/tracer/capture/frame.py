@@ -3,8 +3,8 @@
 Compiles nothing and prints nothing. A trace is never undone. If the first attempt fails at an instruction of the root
 frame, a second attempt starts again and ends before the instruction. Three more events restart a trace: a forbidden
 runtime assert in the graph (`tracer/frames/runtime_asserts.py`), a derivative that has to run eagerly
-(`eager_backward.py`), and a refused deferral (`tracer/frames/deferrals.py`). `cutting.py` finds the cuts,
-`frame_end.py` closes the trace.
+(`eager_backward.py`), and a refused deferral or lock (`tracer/frames/deferrals.py`, `tracer/handlers/locks.py`).
+`cutting.py` finds the cuts, `frame_end.py` closes the trace.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ from minidynamo.tracer.capture.eager_backward import DerivativeNotTraced
 from minidynamo.tracer.capture.finalizers import VISIBLE_DEATH, argument_died
 from minidynamo.tracer.capture.frame_end import finish
 from minidynamo.tracer.capture.trace import Trace
-from minidynamo.tracer.frames.deferrals import DeferralRefused
+from minidynamo.tracer.frames.deferrals import PositionRefused
 from minidynamo.tracer.frames.interpreter import NULL, Frame, Raised
 from minidynamo.tracer.frames.runtime_asserts import AssertsNotAllowed, may_have_asserts, refuse_asserts
+from minidynamo.tracer.handlers import locks
 from minidynamo.tracer.handlers.preparations import ObjectPrepared
 from minidynamo.tracer.records.traced_frame import Break, FrameRequest, Null, Return, StackSlot, TracedFrame
 from minidynamo.tracer.trace_rules import is_trusted_module
@@ -72,13 +73,13 @@ def trace_frame(request: FrameRequest) -> TracedFrame:
 
 
 def _trace_until_settled(request: FrameRequest, *, is_first: bool) -> TracedFrame:
-    while True:  # each retry has one more eager derivative or prepared object, or one deferral less
+    while True:  # each retry has one more eager derivative or prepared object, or one deferral or lock less
         try:
             return _trace_to_cut(request, is_first=is_first)
         except (DerivativeNotTraced, ObjectPrepared):
             pass
-        except DeferralRefused as refused:
-            request = replace(request, refused_deferrals=request.refused_deferrals | {refused.position})
+        except PositionRefused as refused:
+            request = replace(request, refused_positions={**request.refused_positions, refused.position: refused.why})
         is_first = False
 
 
@@ -97,7 +98,7 @@ def _trace_to_cut(request: FrameRequest, *, is_first: bool) -> TracedFrame:
 def _attempt(request: FrameRequest, stop: _Stop | None, *, is_first: bool) -> TracedFrame:
     starred, may_assert = request.starred(), request.may_assert
     tx = Trace(0 if is_first else 1, frozenset(request.steal), starred, request.profile, may_assert=may_assert)
-    tx.graph.may_break, tx.refused_deferrals = not request.fullgraph, request.refused_deferrals
+    tx.graph.may_break, tx.refused_positions = not request.fullgraph, request.refused_positions
     finite = None if request.profile is None else request.profile.finite
     if finite is not None and finite.holds and request.may_assume_finite and not request.fullgraph:
         tx.graph.finite = finite
@@ -108,6 +109,7 @@ def _attempt(request: FrameRequest, stop: _Stop | None, *, is_first: bool) -> Tr
         tx.graph.may_break = False
         traced = finish(tx, request, frame, _end(request, frame, stop))
         refuse_asserts(traced)
+        locks.refuse_graph(tx, traced, fullgraph=request.fullgraph)
         return traced
     finally:
         tx.forget_values()
@@ -160,15 +162,18 @@ def _run(request: FrameRequest, frame: Frame, stop: _Stop | None) -> None:
             tx.graph.shapes.report_decisions()
             if frame.result is None and argument_died(frame):
                 tx.break_graph("MD206", VISIBLE_DEATH, why="The program can see when the object dies.")
-        except SkipFrame:
+        except SkipFrame as skip:
+            locks.refuse_open(tx, skip.diagnostic)
             raise
         except Raised as raised:
             cuts.record_raised(step)
             if not frame.handles(raised):
+                locks.refuse_open(tx, raised.diagnostic)
                 raise _Stopped(_Stop(cuts.before(step, raised.in_callee), raised.diagnostic)) from raised
         except GraphBreak as error:
             if request.fullgraph and not _ends_program(frame, error):
                 raise
+            locks.refuse_open(tx, error.diagnostic)
             in_callee = len(frame.tx.frames) > 1
             raise _Stopped(_Stop(cuts.before(step, in_callee), error.diagnostic)) from error
         cuts.record_new(step)

@@ -83,6 +83,7 @@ def finish(tx: Trace, request: FrameRequest, frame: Frame, end: Return | Break) 
         lookups=lookups,
         may_raise=raises,
         early_clears=find_early_clears(written, inputs, {*found}),
+        lock=None if tx.lock is None else tx.lock.lock.source,
         written_sizes=written_sizes(tx.side_effects),
     )
 

@@ -350,8 +350,10 @@ class RerunPrinter:
         return self.returned(f"{self.names.constant(self.options.run, 'run_eagerly')}({values})")
 
     def returned(self, run: str) -> str:
-        """Prints the residual's return value for the result of a run of the frame."""
-        return f"(None, {run})" if self.returns_pair else run
+        """Prints the residual's return value for the result of a run of the frame. A frame that holds a lock returns
+        the run as a step, because Python takes the lock again."""
+        pair = f"(None, {run})" if self.returns_pair else run
+        return f"lambda _: {pair}, []" if self.traced.lock is not None else pair
 
 
 def _is_known_random(node: fx.Node) -> bool:

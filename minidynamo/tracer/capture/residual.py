@@ -55,8 +55,8 @@ class Residual:
     body: types.FunctionType
     #: sources of the graph inputs; if there are any, a list of the values may be passed as a second argument
     inputs: tuple[Source, ...] = ()
-    #: whether the program replaces the beginning of a function, and still returns `(break_function, list)` for its
-    #: caller to continue
+    #: whether the program replaces the beginning of a function, and still returns `(break_function, list)` or `(None,
+    #: value)` for its caller to continue
     steps: bool = False
 
 
@@ -128,7 +128,7 @@ class _Program:
         items = [item for container in restored for item in container.items.lazy()]
         self.donated_after_break = traced.donated_after_break if context.root else ()
         ends_with_steps = isinstance(traced.exit, Break) and not self.donated_after_break
-        self.returns_step = (context.caller_runs_steps and ends_with_steps) or not context.root
+        self.returns_step = (context.caller_runs_steps and ends_with_steps) or not context.root or bool(traced.lock)
         found, effects = reachable([*self.exit_values, *items, *self.donated_after_break], traced.side_effects)
         self.found = dict.fromkeys(found)
         self.effects = [*map(ContentsChanged, restored), *effects]
@@ -137,7 +137,7 @@ class _Program:
         self.args = self.names.fresh("args")
         self.inputs = [graph_input.source for graph_input in traced.inputs] if graph is not None else []
         self.takes_inputs = sum(not is_argument_or_item(source) for source in self.inputs) >= MANY_INPUTS
-        self.takes_inputs = self.takes_inputs and not self.draws
+        self.takes_inputs = self.takes_inputs and not self.draws and traced.lock is None
         #: inputs that are created in each call: the guards have no value of such an input to pass on
         self.new_objects = [s for s in self.inputs if isinstance(s, NewObject)] if self.takes_inputs else []
         self.inputs = [source for source in self.inputs if source not in self.new_objects]
@@ -195,7 +195,8 @@ class _Program:
         expressions = [rebuild.value(value) for value in self.exit_values]
         self.bound += rebuild.bound
         ending = self.ending(expressions)
-        return [*loads, *call, *rebuild.lines, *stores, *rebuild.final_lines, *ending]
+        held = [f"# runs while {self.traced.lock.display()} is held"] if self.traced.lock is not None else []
+        return [*held, *loads, *call, *rebuild.lines, *stores, *rebuild.final_lines, *ending]
 
     def needed(self) -> list[VariableTracker]:
         """Returns every value that an effect or the ending reads, once per read."""
@@ -284,7 +285,7 @@ class _Program:
     def ending(self, expressions: list[str]) -> list[str]:
         exit = self.traced.exit
         if isinstance(exit, Return):
-            return [f"return {expressions[0]}" if self.context.root else f"return None, {expressions[0]}"]
+            return [f"return None, {expressions[0]}" if self.returns_step else f"return {expressions[0]}"]
         if exit.compiled_callee is not None and self.context.dispatcher_for is not None:
             position = self.position_of_stack_slot(exit, exit.compiled_callee)
             dispatcher_for = self.names.constant(self.context.dispatcher_for, "dispatcher_for")

@@ -32,6 +32,7 @@ from minidynamo.tracer.frames.unrolling import (
 )
 from minidynamo.tracer.graph.arguments import NotInGraph
 from minidynamo.tracer.graph.fake_tensors import CallFailed
+from minidynamo.tracer.handlers import locks
 from minidynamo.tracer.lazy import facts
 from minidynamo.tracer.lazy.lazy_value import unpack_lazy
 from minidynamo.tracer.numbers import graph_numbers, tensor_items
@@ -59,7 +60,7 @@ class Trace(Tracer):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._lost_references = LostReferences(self.graph)
-        self.side_effects.on_effect = weakly(self._refuse_visible_death)
+        self.side_effects.on_effect = weakly(self._check_effect)
         self.graph.on_specialize = weakly(self._limit_constants)
         self.graph.shapes.on_decision = weakly(self._refuse_drawn_decision)
         self.graph.shapes.on_fixed = self.graph.on_specialize
@@ -83,7 +84,8 @@ class Trace(Tracer):
     def _namespace_of(self, obj: ObjectVariable) -> VariableTracker:
         return namespace_of(self, obj)
 
-    def _refuse_visible_death(self, effect: Effect) -> None:
+    def _check_effect(self, effect: Effect) -> None:
+        locks.refuse_call(self, effect)
         if self._lost_references.has_finalizers(effect):
             self.break_graph("MD206", VISIBLE_DEATH, why="The program can see when the object dies.")
 

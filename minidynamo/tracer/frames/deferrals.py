@@ -22,12 +22,14 @@ from minidynamo.tracer.graph.dead_code import only_computes
 from minidynamo.variables.tensors import TensorVariable
 
 
-class DeferralRefused(Exception):
-    """Raised when a deferral is refused; `position` is its code object and index."""
+class PositionRefused(Exception):
+    """Raised when a deferral, or a lock that the frame takes, is refused; `position` is its code object and index,
+    `why` the reason for the user."""
 
-    def __init__(self, position: tuple[CodeType, int]) -> None:
+    def __init__(self, position: tuple[CodeType, int], why: str = "") -> None:
         super().__init__(position)
         self.position = position
+        self.why = why
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +47,7 @@ class Deferral:
 
     def refuse(self) -> NoReturn:
         """Abandons the trace: the next trace breaks the graph at the position."""
-        raise DeferralRefused(self.position)
+        raise PositionRefused(self.position)
 
     def check(self, tx: Tracer) -> None:
         """Abandons the trace if the text would differ after the graph."""
@@ -76,7 +78,7 @@ class Deferral:
 def defer(tx: Tracer, tensors: Sequence[TensorVariable] = ()) -> Deferral | None:
     """Returns a deferral at the current instruction of a text that shows `tensors`; None if it was refused before."""
     position = tx.frames[-1].code, tx.frames[-1].index
-    if position in tx.refused_deferrals:
+    if position in tx.refused_positions:
         return None
     is_allowed = tx.graph.subgraph is None and not tx.function_modes and _has_entry_dtype(tx)
     last = next(iter(reversed(tx.graph.graph.nodes)), None)

@@ -23,7 +23,7 @@ from minidynamo.guards.source import CellContents, Source
 from minidynamo.tracer.graph.output_graph import OutputGraph
 from minidynamo.tracer.opcodes.table import OPCODES, UNSUPPORTED
 from minidynamo.tracer.records.side_effects import SideEffects
-from minidynamo.tracer.records.traced_frame import Null
+from minidynamo.tracer.records.traced_frame import Null, TakenLock
 from minidynamo.variables.base import ConstantVariable, VariableTracker
 from minidynamo.variables.callables import CellVariable
 from minidynamo.variables.objects import ExceptionVariable
@@ -104,7 +104,9 @@ class Tracer(ABC):
         #: the journal
         self.side_effects = SideEffects(starred)
         #: as in `FrameRequest`
-        self.refused_deferrals: frozenset[tuple[CodeType, int]] = frozenset()
+        self.refused_positions: Mapping[tuple[CodeType, int], str] = {}
+        #: the lock that the frame takes; None if it takes none
+        self.lock: TakenLock | None = None
         #: takes the trace at its end, for each line that is printed or logged after the graph; abandons the trace if
         #: the program could see the difference
         self.output_checks: list[Callable[[Tracer], None]] = []

@@ -68,8 +68,9 @@ class FrameRequest:
     may_assert: bool = True
     #: whether the graph may assert that numbers are finite
     may_assume_finite: bool = True
-    #: the positions, as code objects and indices, of refused deferrals (`tracer/frames/deferrals.py`)
-    refused_deferrals: frozenset[tuple[CodeType, int]] = frozenset()
+    #: the positions, as code objects and indices, of refused deferrals (`tracer/frames/deferrals.py`) and of refused
+    #: locks (`tracer/handlers/locks.py`), with the reasons
+    refused_positions: Mapping[tuple[CodeType, int], str] = field(default_factory=dict)
 
     @property
     def title(self) -> str:
@@ -117,6 +118,20 @@ class EarlyClear:
     is_removed: bool
     #: whether the attribute is outside the instance dictionary
     is_slot: bool = False
+
+
+@dataclass(eq=False)
+class TakenLock:
+    """The lock that a frame takes."""
+
+    #: the external lock
+    lock: VariableTracker
+    #: the code object and the index of each `with` so far
+    positions: list[tuple[CodeType, int]] = field(default_factory=list)
+    #: the number of open `with` blocks
+    depth: int = 0
+    #: the number of nodes that the graph has received in the blocks
+    nodes_inside: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,6 +211,8 @@ class TracedFrame:
     may_raise: bool = False
     #: slots that may be cleared before the graph runs, because the program clears them later
     early_clears: tuple[EarlyClear, ...] = ()
+    #: the lock to hold while the residual program runs
+    lock: Source | None = None
     #: the sizes of the tensors that the frame writes to external containers
     written_sizes: FrameProfile = field(default_factory=FrameProfile)
 
