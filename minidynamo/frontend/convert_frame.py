@@ -397,7 +397,7 @@ def _graph_failed(
     """Reports a graph that failed although the program does not: to subscribers, and at first to the user. Only records
     a number that is not `finite`: the entry fits no further call, unless no other entry may be compiled."""
     if failure.is_not_finite:
-        finite.holds = finite.is_frozen or config.stance != "default"
+        finite.all_numbers_were_finite = finite.is_frozen or config.stance != "default"
         return
     if failure.kind is ResultDiffers:  # a notice was shown already
         return

@@ -67,13 +67,9 @@ class Finiteness:
     """A record per frame point: whether all numbers were finite of which the frame asks whether they are."""
 
     #: False after a graph found an infinite number or NaN
-    holds: bool = True
+    all_numbers_were_finite: bool = True
     #: whether a frozen function needs this entry for all calls, and such calls run eagerly
     is_frozen: bool = False
-
-    def so_far(self) -> bool:
-        """Returns whether all numbers were finite so far."""
-        return self.holds
 
 
 @dataclass

@@ -100,7 +100,7 @@ def _attempt(request: FrameRequest, stop: _Stop | None, *, is_first: bool) -> Tr
     tx = Trace(0 if is_first else 1, frozenset(request.steal), starred, request.profile, may_assert=may_assert)
     tx.graph.may_break, tx.refused_positions = not request.fullgraph, request.refused_positions
     finite = None if request.profile is None else request.profile.finite
-    if finite is not None and finite.holds and request.may_assume_finite and not request.fullgraph:
+    if finite is not None and finite.all_numbers_were_finite and request.may_assume_finite and not request.fullgraph:
         tx.graph.finite = finite
     try:
         tx.graph.guard(Constant(None, "global state", hidden=True), GuardKind.GLOBAL_STATE, state.current())

@@ -23,7 +23,7 @@ from minidynamo.compat import has_saved_tensor_hooks
 from minidynamo.graph.collectives import is_collective
 from minidynamo.graph.unbacked_symints import hint_of
 from minidynamo.guards.guard import GuardKind
-from minidynamo.guards.source import Constant, Result
+from minidynamo.guards.source import Attr, Constant, Result
 from minidynamo.tracer.frames.interpreter import Frame
 from minidynamo.tracer.graph.dead_code import assert_async, only_computes
 from minidynamo.tracer.numbers import tensor_items
@@ -69,7 +69,7 @@ def assert_truth(frame: Frame, condition: VariableTracker, jump: Instruction, ju
         return None
     frame.tx.guard(_HAS_HOOKS, GuardKind.IDENTITY, False)
     if message is NOT_FINITE and finite is not None:
-        so_far = Result(Constant(finite.so_far, "all_numbers_were_finite"))
+        so_far = Attr(Constant(finite, "so_far"), "all_numbers_were_finite")
         frame.tx.guard(so_far, GuardKind.IDENTITY, True)
     if isinstance(condition, ItemVariable):
         condition = frame.tx.emit(torch.full, [TupleVariable([]), frame.tx.call(int, [condition])])

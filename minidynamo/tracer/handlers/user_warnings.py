@@ -89,7 +89,8 @@ def _warn(
         category = tx.wrap(UserWarning, None)
     is_known = isinstance(category, ClassVariable) and issubclass(category.value, Warning)
     level = args[0] if args else kwargs.get("stacklevel", ConstantVariable(1))
-    frame = _warning_frame(tx, level) if len(args) < 2 and kwargs.keys() <= {"stacklevel"} else None
+    has_known_options = len(args) + len(kwargs) < 2 and kwargs.keys() <= {"stacklevel"}
+    frame = _warning_frame(tx, level) if has_known_options else None
     if frame is not None and is_known and message.python_type is str and _are_written(tx):
         file, line = ConstantVariable(frame.location.filename), ConstantVariable(frame.location.lineno)
         if defer_output(tx, _warner(frame.namespace), [message], before=[category, file, line]):

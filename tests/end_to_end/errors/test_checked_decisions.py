@@ -123,6 +123,19 @@ def test_a_decision_about_infinite_numbers_is_in_the_graph_until_there_is_one(fn
     assert compiled.stats.graph_failures == 0
 
 
+def test_several_decisions_about_infinite_numbers_have_one_guard():
+    def doubles(x):
+        for _ in range(3):
+            x = x * 2
+            if not torch.isfinite(x).all():
+                x = x.nan_to_num()
+        return x
+
+    compiled = minidynamo.compile(doubles, backend="eager")
+    assert torch.equal(compiled(torch.ones(3)), torch.full((3,), 8.0))
+    assert compiled.code("dispatch").count("all_numbers_were_finite is True") == 1
+
+
 def test_infinite_numbers_end_no_function_that_may_not_compile_again():
     good, bad = torch.tensor(GOOD), torch.tensor(BAD)
     compiled = minidynamo.compile(Finite.skipped, backend="eager")

@@ -77,6 +77,15 @@ def test_a_written_warning_is_no_reason_to_break(written: pytest.CaptureFixture[
         assert written.readouterr().err == texts
 
 
+def test_a_level_given_twice_raises_the_error_of_eager(written: pytest.CaptureFixture[str]) -> None:
+    def warns_wrongly(x: torch.Tensor) -> torch.Tensor:
+        warnings.warn("old", DeprecationWarning, 2, stacklevel=1)  # type: ignore[misc]
+        return x * 2
+
+    with pytest.raises(TypeError, match="stacklevel"):
+        minidynamo.compile(warns_wrongly, backend="eager")(torch.ones(2))
+
+
 def test_each_line_warns_once_under_the_default_filter(written: pytest.CaptureFixture[str]) -> None:
     compiled = minidynamo.compile(helper, backend="eager", fullgraph=True)
     compiled(torch.ones(2))
