@@ -124,7 +124,8 @@ def test_a_decision_about_infinite_numbers_is_in_the_graph_until_there_is_one(fn
 
 
 def test_several_decisions_about_infinite_numbers_have_one_guard():
-    def doubles(x):
+    def doubles(start):
+        x = start
         for _ in range(3):
             x = x * 2
             if not torch.isfinite(x).all():
@@ -133,7 +134,7 @@ def test_several_decisions_about_infinite_numbers_have_one_guard():
 
     compiled = minidynamo.compile(doubles, backend="eager")
     assert torch.equal(compiled(torch.ones(3)), torch.full((3,), 8.0))
-    assert compiled.code("dispatch").count("all_numbers_were_finite is True") == 1
+    assert compiled.guards().count("all_numbers_were_finite") == 1
 
 
 def test_infinite_numbers_end_no_function_that_may_not_compile_again():
