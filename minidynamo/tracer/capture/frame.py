@@ -1,10 +1,10 @@
 """Owns the tracing of one frame: from a `FrameRequest` to a `TracedFrame`, in at most two attempts.
 
 Compiles nothing and prints nothing. A trace is never undone. If the first attempt fails at an instruction of the root
-frame, a second attempt starts again and ends before the instruction. Three more events restart a trace: a forbidden
+frame, a second attempt starts again and ends before the instruction. Four more events restart a trace: a forbidden
 runtime assert in the graph (`tracer/frames/runtime_asserts.py`), a derivative that has to run eagerly
-(`eager_backward.py`), and a refused deferral or lock (`tracer/frames/deferrals.py`, `tracer/handlers/locks.py`).
-`cutting.py` finds the cuts, `frame_end.py` closes the trace.
+(`eager_backward.py`), a refused deferral or lock (`tracer/frames/deferrals.py`, `tracer/handlers/locks.py`), and an early
+read (`tracer/numbers/early_reads.py`). `cutting.py` finds the cuts, `frame_end.py` closes the trace.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from minidynamo.tracer.frames.interpreter import NULL, Frame, Raised
 from minidynamo.tracer.frames.runtime_asserts import AssertsNotAllowed, may_have_asserts, refuse_asserts
 from minidynamo.tracer.handlers import locks
 from minidynamo.tracer.handlers.preparations import ObjectPrepared
+from minidynamo.tracer.numbers.early_reads import ReadsEarly
 from minidynamo.tracer.records.traced_frame import Break, FrameRequest, Null, Return, StackSlot, TracedFrame
 from minidynamo.tracer.trace_rules import is_trusted_module
 from minidynamo.tracer.wrap import lazy_value
@@ -73,13 +74,16 @@ def trace_frame(request: FrameRequest) -> TracedFrame:
 
 
 def _trace_until_settled(request: FrameRequest, *, is_first: bool) -> TracedFrame:
-    while True:  # each retry has one more eager derivative or prepared object, or one deferral or lock less
+    # Each retry has one more eager derivative, prepared object or early read, or one deferral or lock less.
+    while True:
         try:
             return _trace_to_cut(request, is_first=is_first)
         except (DerivativeNotTraced, ObjectPrepared):
             pass
         except PositionRefused as refused:
             request = replace(request, refused_positions={**request.refused_positions, refused.position: refused.why})
+        except ReadsEarly as found:
+            request = replace(request, early_reads=request.early_reads | found.positions)
         is_first = False
 
 
@@ -98,7 +102,8 @@ def _trace_to_cut(request: FrameRequest, *, is_first: bool) -> TracedFrame:
 def _attempt(request: FrameRequest, stop: _Stop | None, *, is_first: bool) -> TracedFrame:
     starred, may_assert = request.starred(), request.may_assert
     tx = Trace(0 if is_first else 1, frozenset(request.steal), starred, request.profile, may_assert=may_assert)
-    tx.graph.may_break, tx.refused_positions = not request.fullgraph, request.refused_positions
+    tx.graph.may_break = not request.fullgraph
+    tx.refused_positions, tx.early_reads = request.refused_positions, request.early_reads
     finite = None if request.profile is None else request.profile.finite
     if finite is not None and finite.all_numbers_were_finite and request.may_assume_finite and not request.fullgraph:
         tx.graph.finite = finite

@@ -182,9 +182,10 @@ class Trace(Tracer):
                 fix=HINTS_BY_CLASS.get(str(error), ""),
             )
         except CallFailed as failed:
-            if self.graph.has_items and any(map(graph_numbers.involves_item, (*args, *(kwargs or {}).values()))):
-                graph_numbers.break_on_value(self, name)
-            sizes = tensor_items.as_sizes(self, args, kwargs or {}) if _needs_values(failed) else None
+            arguments = [*args, *(kwargs or {}).values()]
+            if self.graph.has_items and any(map(graph_numbers.involves_item, arguments)):
+                graph_numbers.break_on_value(self, name, arguments)
+            sizes = graph_numbers.with_sizes(self, target, args, kwargs or {}) if _needs_values(failed) else None
             if sizes is not None:
                 return self.emit(target, *sizes)
             self._refuse(name, failed)

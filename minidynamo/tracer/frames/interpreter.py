@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from types import CodeType
 from typing import Any, NoReturn, ParamSpec, TypeVar
 
+import torch.fx
+
 from minidynamo.bytecode.analysis import is_in_try
 from minidynamo.bytecode.instructions import Instruction, decode, location
 from minidynamo.errors import Diagnostic, GraphBreak, SkipFrame, UserLocation
@@ -107,6 +109,12 @@ class Tracer(ABC):
         self.refused_positions: Mapping[tuple[CodeType, int], str] = {}
         #: the lock that the frame takes; None if it takes none
         self.lock: TakenLock | None = None
+        #: as in `FrameRequest`
+        self.early_reads: frozenset[tuple[CodeType, int]] = frozenset()
+        #: the node of each read of numbers in the graph -> its code object and index
+        self.data_reads: dict[torch.fx.Node, tuple[CodeType, int]] = {}
+        #: the text of the graph of an early read -> the function that computes its numbers
+        self.early_functions: dict[str, Callable[..., Any]] = {}
         #: takes the trace at its end, for each line that is printed or logged after the graph; abandons the trace if
         #: the program could see the difference
         self.output_checks: list[Callable[[Tracer], None]] = []

@@ -18,7 +18,7 @@ import torch.fx
 
 from minidynamo.compat import memory_of, without_torch_function
 from minidynamo.graph.pytree import leaves
-from minidynamo.tracer.graph.dead_code import has_no_effect, is_torch_function, name_called
+from minidynamo.tracer.graph.dead_code import PYTHON_NAMESPACES, has_no_effect, is_torch_function, name_called
 
 _MOST_NODES, _MOST_ELEMENTS = 100, 4096  # a loop that counts in a tensor is cut after some iterations
 _PROPERTIES = frozenset(("T", "H", "mT", "mH", "real", "imag"))
@@ -39,8 +39,8 @@ def folded(node: torch.fx.Node, open_graphs: Iterable[torch.fx.Graph]) -> torch.
     the computation would take long. A comparison of random numbers is known if it is False for all of them."""
     if _is_false_for_all_draws(node, open_graphs):
         return torch.zeros(node.meta["example_value"].shape, dtype=torch.bool)
-    needed = _needed(node)
-    if needed is None or any(_writes_to(graph, needed) for graph in open_graphs):
+    needed = needed_nodes(node, _is_small)
+    if needed is None or any(writes_to(graph, needed) for graph in open_graphs):
         return None
     values: dict[torch.fx.Node, Any] = {}
     try:
@@ -63,45 +63,57 @@ def _is_false_for_all_draws(node: torch.fx.Node, open_graphs: Iterable[torch.fx.
     if not isinstance(draw, torch.fx.Node) or draw.target is not torch.rand or "out" in draw.kwargs:
         return False
     is_false = type(bound) in (int, float) and _FALSE_FOR_DRAWS[node.target](bound)  # type: ignore[arg-type]
-    return is_false and not any(_writes_to(graph, {node, draw}) for graph in open_graphs)
+    return is_false and not any(writes_to(graph, {node, draw}) for graph in open_graphs)
 
 
-def _needed(node: torch.fx.Node) -> set[torch.fx.Node] | None:
-    """Returns the node and all nodes it depends on; None if a value among them is unknown while tracing."""
+def needed_nodes(
+    node: torch.fx.Node,
+    is_allowed: Callable[[torch.Tensor], bool],
+    is_known: Callable[[torch.fx.Node], bool] = lambda node: False,
+) -> set[torch.fx.Node] | None:
+    """Returns the node and all nodes it depends on, up to those that `is_known`.
+
+    None if one of them does more than compute tensors from its arguments, or the fake tensors are not all
+    `is_allowed`."""
     needed, pending = set[torch.fx.Node](), [node]
     while pending:
         each = pending.pop()
         if each in needed:
             continue
-        if len(needed) == _MOST_NODES or not _computes(each):
+        is_leaf = is_known(each)
+        if len(needed) == _MOST_NODES or not (is_leaf or _computes(each, is_allowed)):
             return None
         needed.add(each)
-        pending += each.all_input_nodes
+        pending += [] if is_leaf else each.all_input_nodes
     return needed
 
 
-def _computes(node: torch.fx.Node) -> bool:
-    """Returns whether a node computes few elements from nothing but its arguments."""
+def _computes(node: torch.fx.Node, is_allowed: Callable[[torch.Tensor], bool]) -> bool:
+    """Returns whether a node computes tensors that are all `is_allowed`, from nothing but its arguments."""
     if "example_value" not in node.meta or node.meta.get("mutates") or node.meta.get("draws") or "out" in node.kwargs:
         return False
     tensors = [value for value in leaves(node.meta["example_value"]) if isinstance(value, torch.Tensor)]
-    if not tensors or not all(map(_is_small, tensors)):
+    if not tensors or not all(map(is_allowed, tensors)):
         return False
     if node.target is getattr:
         return node.args[1] in _PROPERTIES
-    is_function = node.op == "call_function" and not isinstance(node.target, type) and is_torch_function(node.target)
+    is_function = node.op == "call_function" and not isinstance(node.target, type)
+    is_of_torch = is_torch_function(node.target) or getattr(node.target, "__module__", "") in PYTHON_NAMESPACES
     name = name_called(node)
-    return (is_function or node.op == "call_method") and has_no_effect(name) and "empty" not in name
+    return ((is_function and is_of_torch) or node.op == "call_method") and has_no_effect(name) and "empty" not in name
 
 
 def _is_small(fake: torch.Tensor) -> bool:
-    if fake.device.type != "cpu" or fake.layout is not torch.strided or fake.requires_grad or fake.is_quantized:
-        return False
     count = fake.numel()  # a symbol depends on an external size
-    return type(count) is int and count <= _MOST_ELEMENTS
+    return fake.device.type == "cpu" and is_plain(fake) and type(count) is int and count <= _MOST_ELEMENTS
 
 
-def _writes_to(graph: torch.fx.Graph, needed: set[torch.fx.Node]) -> bool:
+def is_plain(fake: torch.Tensor) -> bool:
+    """Returns whether a tensor is strided, not quantized, and has no part in autograd."""
+    return fake.layout is torch.strided and not fake.requires_grad and not fake.is_quantized
+
+
+def writes_to(graph: torch.fx.Graph, needed: set[torch.fx.Node]) -> bool:
     """Returns whether the graph has written to the result of a needed node, through any view."""
     results = [value for node in needed for value in leaves(node.meta["example_value"])]
     memories = {memory_of(value) for value in results if isinstance(value, torch.Tensor)}

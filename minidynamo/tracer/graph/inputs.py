@@ -251,6 +251,11 @@ class GraphInputs:
         external = self._external_tensors.get(tensor)
         return None if external is None else external.real
 
+    def number_at(self, node: torch.fx.Node) -> NumberVariable | None:
+        """Returns the number whose placeholder a node is; None for other nodes."""
+        found = (variable for placeholder, variable in self._placeholders if placeholder is node)
+        return next((variable for variable in found if isinstance(variable, NumberVariable)), None)
+
     def initial_version(self, tensor: TensorVariable) -> int:
         """Returns the version counter of the fake tensor at the start of the frame."""
         return self._external_tensors[tensor].version or 0

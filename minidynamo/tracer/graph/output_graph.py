@@ -45,7 +45,7 @@ from minidynamo.guards.source import Computed, Constant, Result, Size, Source, T
 from minidynamo.guards.values import ClassChecks
 from minidynamo.guards.varying_items import OF_KINDS
 from minidynamo.tracer.graph.arguments import Arguments, NotInGraph
-from minidynamo.tracer.graph.constant_folding import folded
+from minidynamo.tracer.graph.constant_folding import folded, writes_to
 from minidynamo.tracer.graph.dead_code import remove_dead_code
 from minidynamo.tracer.graph.fake_tensors import CallFailed, FakeTensors, VersionCounters, has_symbols, without_symbols
 from minidynamo.tracer.graph.inputs import GraphInputs, KnownValues
@@ -189,6 +189,14 @@ class OutputGraph:
         """Returns the real tensor of a tracker; None for a tensor that the graph computes."""
         return self.inputs.real(tensor)
 
+    def external(self, node: torch.fx.Node) -> TensorVariable | NumberVariable | None:
+        """Returns the external tensor or number whose placeholder, or item of a list's placeholder, a node is."""
+        fake = node.meta.get("example_value")
+        if not isinstance(fake, torch.Tensor):
+            return self.inputs.number_at(node)
+        tensor = self._fakes.tracker_of(fake)
+        return tensor if tensor is not None and tensor.node is node and self.real(tensor) is not None else None
+
     def initial_version(self, tensor: TensorVariable) -> int:
         """Returns the version counter of an external tensor's fake tensor at the start of the frame."""
         return self.inputs.initial_version(tensor)
@@ -198,6 +206,10 @@ class OutputGraph:
         nodes = [node.meta for node in self.graph.nodes if node.meta.get("mutates")]
         memories = [memory for meta in nodes for memory in meta["written_memory"] or [None]]
         return any(memory is None or self.owner_of(memory) is not None for memory in memories)
+
+    def writes_to(self, nodes: set[torch.fx.Node]) -> bool:
+        """Returns whether an open graph has written to the result of one of the nodes, through any view."""
+        return any(writes_to(graph, nodes) for graph in self._open.graphs)
 
     def owner_of(self, memory: object) -> TensorVariable | None:
         """Returns an external tensor in this memory; None for memory that the graph allocates."""

@@ -4,7 +4,7 @@ program computes from them.
 No value is known while tracing. Python's own functions compute with these numbers when the graph runs, so results have
 Python's classes, precision and errors. A function is recorded if its result has the same class for all numbers. The
 program may return and store the numbers, and operations on tensors may take them. If Python decides by a number, the
-graph breaks. Numbers that Python reads before the graph are not here (`tensor_items.py`).
+graph breaks. Numbers that Python reads before the graph are not here (`tensor_items.py`, `early_reads.py`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch
 from minidynamo.graph.marks import FROM_DATA
 from minidynamo.graph.scalar_arguments import scalar_arguments_of
 from minidynamo.tracer.frames.interpreter import Tracer
-from minidynamo.tracer.numbers import tensor_items
+from minidynamo.tracer.numbers import early_reads, tensor_items
 from minidynamo.tracer.records.constants import from_constant
 from minidynamo.tracer.records.operator_table import ARITHMETIC, BITWISE, COMPARISONS
 from minidynamo.variables.base import ConstantVariable, VariableTracker
@@ -44,12 +44,18 @@ def read(tx: Tracer, tensor: TensorVariable, name: str) -> VariableTracker | Non
     if cls is bool and tx.graph.may_break:  # bools are read for decisions, perhaps in many callees
         return None
     result_cls = _READERS[name] or cls
+    early = early_reads.read(tx, tensor, name) if cls is int else None
+    if early is not None:
+        return early if result_cls is int else tx.call(result_cls, [early])
+    if name == "tolist" and fake.dim() and cls is int and any(type(size) is not int for size in fake.shape):
+        early_reads.request_list(tx, tensor)
     if name == "tolist" and fake.dim():
         return _lists(tx, tensor, cls) if _is_short(fake) else None
     warns = _READERS[name] is not None and fake.requires_grad  # torch's warning names the caller's line
     if warns or any(type(size) is not int or size != 1 for size in fake.shape):
         return None
     number = tx.graph.item("item", [tensor], cls)
+    early_reads.record(tx, number)
     return number if result_cls is cls else call(tx, result_cls, [number], {})
 
 
@@ -70,6 +76,7 @@ def _lists(tx: Tracer, tensor: TensorVariable, cls: type) -> VariableTracker:
     flat = tx.emit("flatten", [tensor])
     assert isinstance(flat, TensorVariable)
     level = tx.graph.items("tolist", flat, cls, math.prod((*outer, last)))
+    early_reads.record(tx, level[0])
     for size in (last, *reversed(outer)):
         level = [ListVariable(level[start : start + size]) for start in range(0, len(level), size)]
     return level[0]
@@ -249,18 +256,46 @@ _NEVER_RAISE: frozenset[Any] = frozenset(
 def refuse_value_dependent(tx: Tracer, target: Any, name: str, args: Args, kwargs: Kwargs) -> None:
     """Breaks the graph before an operation that torch implements differently for some values of a number."""
     arguments = [*args, *kwargs.values()]
-    known = scalar_arguments_of(target) if tx.graph.has_items and any(map(involves_item, arguments)) else None
+    involves = tx.graph.has_items and any(map(involves_item, arguments))
+    if involves and target in _SPLITS:
+        early_reads.request(tx, arguments)
+    known = scalar_arguments_of(target) if involves else None
     if known is not None and known.condition:
         named = known.named(args, kwargs)
         if any(involves_item(named[name]) for name in known.numbers if name in named):
-            break_on_value(tx, name)
+            break_on_value(tx, name, arguments)
 
 
-def break_on_value(tx: Tracer, name: str) -> None:
-    """Breaks the graph where an operation on tensors needs the value of a number."""
+def break_on_value(tx: Tracer, name: str, args: Args = ()) -> None:
+    """Breaks the graph where an operation on tensors needs the values of numbers, unless all numbers in `args` can be
+    read before the graph."""
+    early_reads.request(tx, args)
     tx.break_graph("MD230", f"{name} needs a number that the graph reads from a tensor", why=_WHY, fix=_SIZES)
 
 
+def with_sizes(tx: Tracer, target: Any, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs] | None:
+    """Returns the arguments of a call that needs the values of tensors, with integers that are known before the graph:
+    in place of tensors that are sizes, and for the size of the result of `repeat_interleave`. None for other calls."""
+    repeats = args[1] if len(args) > 1 else kwargs.get("repeats")
+    if target not in (torch.repeat_interleave, "repeat_interleave") or not isinstance(repeats, TensorVariable):
+        return tensor_items.as_sizes(tx, args, kwargs, _size_in)
+    total = tx.emit("sum", [repeats]) if "output_size" not in kwargs else None
+    size = _size_in(tx, total) if isinstance(total, TensorVariable) else None
+    return None if size is None else (args, {**kwargs, "output_size": size})
+
+
+def _size_in(tx: Tracer, tensor: TensorVariable) -> VariableTracker | None:
+    """Returns the number in a tensor; None if it is known only when the graph runs."""
+    size = tensor_items.read(tx, tensor)
+    if size is None and not tensor.fake.ndim:
+        size = read(tx, tensor, "item")
+    if isinstance(size, ItemVariable):
+        early_reads.request(tx, [size])
+    return None if isinstance(size, ItemVariable) else size
+
+
+# The fake implementations accept any single size, and only autograd asks for its value.
+_SPLITS = (torch.split, torch.split_with_sizes, "split", "split_with_sizes")
 _KEEP = "Compute with the tensor itself, and read its number at the end."
 _TEXT = "Format the number after the compiled function."
 _SIZES = "Keep the size fixed and mask, or pass the number to the compiled function as an argument."

@@ -39,9 +39,11 @@ Args = Sequence[VariableTracker]
 Kwargs = Mapping[str, VariableTracker]
 # Tensors with their numbers.
 Numbers = list[tuple[TensorVariable, Number]]
+_Read = Callable[[Tracer, TensorVariable], VariableTracker | None]
 
 _FLOATS = (torch.float32, torch.float64)
 _DTYPES = (*_FLOATS, torch.int64)
+_INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64)  # an index of uint8 is a mask
 _DEEPEST = 50  # most operations on a number: they are written as a single expression
 _LARGEST = 2**62  # the next sum or difference still fits into int64
 _FLOAT32 = Constant(ctypes.c_float, "c_float")
@@ -282,31 +284,31 @@ def as_numbers(tx: Tracer, target: Any, args: Args, kwargs: Kwargs) -> tuple[Arg
     return args, {**kwargs, **numbers} if numbers else kwargs
 
 
-def as_sizes(tx: Tracer, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs] | None:
+def as_sizes(tx: Tracer, args: Args, kwargs: Kwargs, read: _Read) -> tuple[Args, Kwargs] | None:
     """Returns the arguments, with integers in place of the tensors that torch would read as sizes and positions.
 
-    None if no argument changes."""
+    `read` returns the number in a tensor, if it is known before the graph. None if no argument changes."""
     values = [*kwargs.values()]
-    positional, named = _as_sizes(tx, args), _as_sizes(tx, values)
+    positional, named = _as_sizes(tx, args, read), _as_sizes(tx, values, read)
     return None if positional is args and named is values else (positional, dict(zip(kwargs, named)))
 
 
-def _as_sizes(tx: Tracer, args: Args) -> Args:
+def _as_sizes(tx: Tracer, args: Args, read: _Read) -> Args:
     """Returns the arguments; the same object if no argument changes."""
-    found = [_as_size(tx, arg) for arg in args]
+    found = [_as_size(tx, arg, read) for arg in args]
     return args if all(map(operator.is_, found, args)) else found
 
 
-def _as_size(tx: Tracer, arg: VariableTracker) -> VariableTracker:
-    if isinstance(arg, TensorVariable) and tx.graph.use(arg).dtype is torch.int64:
+def _as_size(tx: Tracer, arg: VariableTracker, read: _Read) -> VariableTracker:
+    if isinstance(arg, TensorVariable) and tx.graph.use(arg).dtype in _INTEGERS:
         return read(tx, arg) or arg
     if isinstance(arg, SliceVariable):
         bounds = [arg.start, arg.stop, arg.step]
-        sizes = _as_sizes(tx, bounds)
+        sizes = _as_sizes(tx, bounds, read)
         return arg if sizes is bounds else SliceVariable(*sizes)
     if not isinstance(arg, SequenceVariable) or arg.cls not in (tuple, list):
         return arg
-    sizes = _as_sizes(tx, arg.items)
+    sizes = _as_sizes(tx, arg.items, read)
     if sizes is arg.items:
         return arg
     return TupleVariable([*sizes]) if arg.cls is tuple else ListVariable([*sizes])

@@ -1,0 +1,181 @@
+"""Tests of minidynamo/tracer/numbers/early_reads.py: integers that are read before the graph, because they are sizes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import minidynamo
+
+BACKENDS = ["eager", "aot_eager", "native"]
+LENGTHS = [[2, 3, 4], [3, 3, 2], [2, 5, 2], [4, 4, 3], [6, 2, 3], [5, 4, 6]]
+
+
+def trimmed(x, lengths):
+    return x[:, : lengths.max()] * 2
+
+
+def masked(x, lengths):
+    mask = torch.arange(lengths.max(), device=x.device) < lengths[:, None]
+    return x[:, : mask.shape[1]] * mask
+
+
+def unpadded(x, lengths):
+    return torch.cat([row[:count] for row, count in zip(x, lengths.tolist())])
+
+
+def split(x, lengths):
+    ends = torch.nn.functional.pad(lengths.cumsum(0, dtype=torch.int32), (1, 0))
+    pieces = torch.split(x.expand(6, 3, 6).flatten()[: lengths.sum()], (ends[1:] - ends[:-1]).tolist())
+    return torch.stack([piece.sum() for piece in pieces])
+
+
+def repeated(x, lengths):
+    return torch.repeat_interleave(x, lengths, dim=0).sin()
+
+
+def reshaped(x, lengths):
+    height, width = (lengths[:2] > 0).long().add(torch.tensor([1, 2])).tolist()
+    return x[:height].repeat(1, width).view(-1, height * width)
+
+
+def numbers_and_sizes(x, lengths):
+    count = lengths.sum().item()
+    return x.flatten()[:count].sum() * count + lengths
+
+
+def of_a_list(x, lengths):
+    return sum(x[:, :length].sum() for length in lengths.unbind()[1].view(1).tolist())
+
+
+def outcome(fn, x, lengths):
+    x = x.clone().requires_grad_()
+    result = fn(x, lengths)
+    return result.detach(), *torch.autograd.grad(result.square().sum(), x), lengths
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    "fn", [trimmed, masked, unpadded, split, repeated, reshaped, numbers_and_sizes, of_a_list], ids=lambda fn: fn.__name__
+)
+def test_integers_that_are_sizes_are_read_before_the_graph(fn, backend):
+    compiled = minidynamo.compile(fn, backend=backend)
+    torch.manual_seed(0)
+    for lengths in LENGTHS:
+        x = torch.randn(3, 6)
+        seen, expected = (outcome(f, x, torch.tensor(lengths)) for f in (compiled, fn))
+        torch.testing.assert_close(seen, expected)
+    assert compiled.stats.graph_breaks == 0
+    assert compiled.stats.recompiles <= 3
+
+
+def test_a_graph_is_captured_whole():
+    compiled = minidynamo.compile(unpadded, backend="eager", fullgraph=True)
+    x = torch.randn(3, 6)
+    for lengths in LENGTHS:
+        assert torch.equal(compiled(x, torch.tensor(lengths)), unpadded(x, torch.tensor(lengths)))
+
+
+def test_numbers_that_vary_together_are_symbolic_together():
+    compiled = minidynamo.compile(unpadded, backend="eager")
+    x = torch.randn(3, 6)
+    for lengths in ([2, 3, 4], [3, 3, 4], [3, 4, 4], [3, 4, 5]):
+        assert compiled(x, torch.tensor(lengths)).shape == (sum(lengths),)
+    assert compiled.stats.recompiles == 1
+
+
+def test_the_message_names_the_line_of_the_read():
+    compiled = minidynamo.compile(unpadded, backend="eager")
+    for lengths in ([2, 3, 4], [3, 3, 4]):
+        compiled(torch.randn(3, 6), torch.tensor(lengths))
+    line = unpadded.__code__.co_firstlineno + 1
+    assert f"value of `numbers_of_line_{line}(lengths)[0]`: expected 2, got 3" in compiled.why()
+
+
+def test_each_number_of_images_has_a_version():
+    def rows(x, grid):
+        return torch.cat([x[: height * width].view(height, width).sum(0) for height, width in grid.tolist()])
+
+    compiled = minidynamo.compile(rows, backend="eager")
+    x = torch.arange(60.0)
+    for grid in ([[2, 3]], [[3, 4]], [[3, 4], [2, 5]], [[5, 4], [2, 5]], [[2, 2]]):
+        assert torch.equal(compiled(x, torch.tensor(grid)), rows(x, torch.tensor(grid)))
+    assert (compiled.stats.graph_breaks, compiled.stats.recompiles) == (0, 2)
+
+
+def test_layers_that_read_the_same_numbers_share_the_read():
+    def layers(x, ends):
+        for _ in range(3):
+            lengths = (ends[1:] - ends[:-1]).tolist()
+            x = torch.cat([piece.cumsum(0) for piece in torch.split(x, lengths)])
+        return x
+
+    compiled = minidynamo.compile(layers, backend="eager")
+    for ends in ([0, 2, 5], [0, 3, 5], [0, 1, 5]):
+        assert torch.equal(compiled(torch.ones(5), torch.tensor(ends)), layers(torch.ones(5), torch.tensor(ends)))
+    assert compiled.stats.graph_breaks == 0
+    assert compiled.code("residual").count("call_or_none(") == 1  # in the version with varying numbers
+
+
+def changed_argument(x, lengths):
+    lengths.clamp_(max=3)
+    return unpadded(x, lengths)
+
+
+def changed_copy(x, lengths):
+    copy = lengths.clone()
+    copy[0] = 2
+    return unpadded(x, copy)
+
+
+def changed_view(x, lengths):
+    copy = lengths.clone()
+    view = copy[1:]
+    view.fill_(1)
+    return unpadded(x, copy)
+
+
+def of_floats(x, lengths):
+    return unpadded(x, (x.detach().abs().sum(1) % 5).long() + lengths * 0)
+
+
+def of_random_numbers(x, lengths):
+    return unpadded(x, torch.randint(1, 5, (3,)) + lengths * 0)
+
+
+@pytest.mark.parametrize(
+    "fn", [changed_argument, changed_copy, changed_view, of_floats, of_random_numbers], ids=lambda fn: fn.__name__
+)
+def test_numbers_that_only_the_graph_computes_break_the_graph(fn):
+    compiled = minidynamo.compile(fn, backend="eager")
+    for lengths in LENGTHS[:3]:
+        x = torch.randn(3, 6)
+        torch.manual_seed(1)
+        expected = fn(x, torch.tensor(lengths))
+        torch.manual_seed(1)
+        assert torch.equal(compiled(x, torch.tensor(lengths)), expected)
+    assert compiled.stats.graph_breaks > 0
+
+
+def test_a_number_by_which_the_program_decides_is_no_size():
+    def decides(x, lengths):
+        return x.sin() if lengths.sum().item() > 8 else x.cos()
+
+    compiled = minidynamo.compile(decides, backend="eager")
+    x = torch.randn(3)
+    for lengths in LENGTHS:
+        assert torch.equal(compiled(x, torch.tensor(lengths)), decides(x, torch.tensor(lengths)))
+    assert compiled.stats.graph_breaks == 1
+
+
+def test_sizes_that_do_not_fit_raise_the_error_of_eager():
+    compiled = minidynamo.compile(split, backend="eager")
+    x = torch.randn(3, 6)
+    compiled(x, torch.tensor([2, 3, 4]))
+    for lengths in ([2, -3, 4], [60, 60, 60]):
+        errors = []
+        for f in (compiled, split):
+            with pytest.raises(RuntimeError) as caught:
+                f(x, torch.tensor(lengths))
+            errors.append(str(caught.value))
+        assert errors[0] == errors[1]
