@@ -1,4 +1,4 @@
-"""Tests of minidynamo/tracer/numbers/early_reads.py: integers that are read before the graph, because they are sizes."""
+"""Tests of minidynamo/tracer/numbers/early_reads.py: integers that are sizes, and are read before the graph."""
 
 from __future__ import annotations
 
@@ -56,7 +56,9 @@ def outcome(fn, x, lengths):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
-    "fn", [trimmed, masked, unpadded, split, repeated, reshaped, numbers_and_sizes, of_a_list], ids=lambda fn: fn.__name__
+    "fn",
+    [trimmed, masked, unpadded, split, repeated, reshaped, numbers_and_sizes, of_a_list],
+    ids=lambda fn: fn.__name__,
 )
 def test_integers_that_are_sizes_are_read_before_the_graph(fn, backend):
     compiled = minidynamo.compile(fn, backend=backend)
