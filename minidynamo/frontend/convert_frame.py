@@ -120,6 +120,7 @@ class FrameToConvert:
                 fullgraph=options.fullgraph,
                 name=self.name,
                 profile=self.profile,
+                early_reads=self.profile.early_reads,
             )
         point = self.point
         remaining = iter(zip(self.parameters, values))
@@ -139,6 +140,7 @@ class FrameToConvert:
             fullgraph=options.fullgraph,
             name=self.name,
             profile=self.profile,
+            early_reads=self.profile.early_reads,
         )
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import CodeType
 from typing import Any
 
 from minidynamo.guards.varying_items import VaryingItems
@@ -93,6 +94,8 @@ class FrameProfile:
     items: VaryingItems = field(default_factory=VaryingItems)
     #: whether decisions about infinite numbers and NaN may be captured as if there were none
     finite: Finiteness = field(default_factory=Finiteness, compare=False)
+    #: the positions, as code objects and indices, of reads of tensors that come before the graph
+    early_reads: set[tuple[CodeType, int]] = field(default_factory=set, compare=False)
 
     def has_varied(self) -> bool:
         """Returns whether some size, stride or number is symbolic."""

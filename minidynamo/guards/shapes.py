@@ -160,6 +160,10 @@ class Shapes:
             return True
         return varied
 
+    def is_declared(self, size: int | torch.SymInt) -> bool:
+        """Returns whether a size depends on a size that is declared to vary."""
+        return not _expr(size).free_symbols.isdisjoint(self._declared.values())
+
     def _size(self, source: Source, size: int, declaration: Dimension | None) -> Any:
         """Creates the symbol of a size. Equal sizes share a symbol, unless they are declared to vary."""
         env = self.env

@@ -83,7 +83,7 @@ def _trace_until_settled(request: FrameRequest, *, is_first: bool) -> TracedFram
         except PositionRefused as refused:
             request = replace(request, refused_positions={**request.refused_positions, refused.position: refused.why})
         except ReadsEarly as found:
-            request = replace(request, early_reads=request.early_reads | found.positions)
+            request.early_reads.update(found.positions)
         is_first = False
 
 

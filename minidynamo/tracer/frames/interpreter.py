@@ -11,6 +11,7 @@ import linecache
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from types import CodeType
 from typing import Any, NoReturn, ParamSpec, TypeVar
 
@@ -110,7 +111,7 @@ class Tracer(ABC):
         #: the lock that the frame takes; None if it takes none
         self.lock: TakenLock | None = None
         #: as in `FrameRequest`
-        self.early_reads: frozenset[tuple[CodeType, int]] = frozenset()
+        self.early_reads: AbstractSet[tuple[CodeType, int]] = frozenset()
         #: the node of each read of numbers in the graph -> its code object and index
         self.data_reads: dict[torch.fx.Node, tuple[CodeType, int]] = {}
         #: the text of the graph of an early read -> the function that computes its numbers

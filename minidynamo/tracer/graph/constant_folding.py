@@ -10,7 +10,7 @@ if `torch.rand([]) < layerdrop`, and nearly all models have a layerdrop of 0."""
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -42,12 +42,27 @@ def folded(node: torch.fx.Node, open_graphs: Iterable[torch.fx.Graph]) -> torch.
     needed = needed_nodes(node, _is_small)
     if needed is None or any(writes_to(graph, needed) for graph in open_graphs):
         return None
-    values: dict[torch.fx.Node, Any] = {}
+    return value_of(node, needed, {}, _has_same_metadata)
+
+
+def value_of(
+    node: torch.fx.Node,
+    needed: Container[torch.fx.Node],
+    known: Mapping[torch.fx.Node, Any],
+    is_as_predicted: Callable[[torch.Tensor, torch.Tensor], bool],
+) -> torch.Tensor | None:
+    """Returns the tensor that a node computes from the `needed` nodes, some of which have a known value.
+
+    None if a value is not as its fake tensor predicted."""
+    values = dict(known)
     try:
         with torch.no_grad(), without_torch_function():
-            for each in filter(needed.__contains__, node.graph.nodes):
+            for each in node.graph.nodes:
+                if each not in needed or each in known:
+                    continue
                 values[each] = _computed(each, values)
-                if not _matches_prediction(values[each], each.meta["example_value"]):  # settings have changed since
+                pairs = zip(leaves(values[each]), leaves(each.meta["example_value"]), strict=True)
+                if not all(is_as_predicted(*pair) for pair in pairs):  # settings have changed since
                     return None
     except Exception:  # any error: the graph raises it when it runs
         return None
@@ -129,11 +144,9 @@ def _computed(node: torch.fx.Node, values: Mapping[torch.fx.Node, Any]) -> Any:
     return target(*args, **kwargs)
 
 
-def _matches_prediction(results: Any, predicted: Any) -> bool:
-    """Returns whether tensors have the metadata that fake tensors predicted."""
-    pairs = list(zip(leaves(results), leaves(predicted), strict=True))
-    return all(
-        isinstance(one, torch.Tensor)
-        and (one.dtype, one.device, one.shape, one.stride()) == (other.dtype, other.device, other.shape, other.stride())
-        for one, other in pairs
+def _has_same_metadata(value: Any, predicted: Any) -> bool:
+    """Returns whether a tensor has the metadata of another tensor."""
+    return isinstance(value, torch.Tensor) and (
+        (value.dtype, value.device, value.shape, value.stride())
+        == (predicted.dtype, predicted.device, predicted.shape, predicted.stride())
     )

@@ -19,10 +19,11 @@ import torch.fx
 from minidynamo import compat
 from minidynamo.graph.boxed import make_boxed
 from minidynamo.graph.marks import FROM_DATA
+from minidynamo.graph.torch_settings import preserved, restore
 from minidynamo.guards.source import Called, Constant, Item, Source, call_or_none, is_drawn
 from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.frames.unrolling import size_here
-from minidynamo.tracer.graph.constant_folding import is_plain, needed_nodes
+from minidynamo.tracer.graph.constant_folding import is_plain, needed_nodes, value_of
 from minidynamo.tracer.numbers.arithmetic import value_here
 from minidynamo.variables.base import NumberVariable, VariableTracker
 from minidynamo.variables.containers import ListVariable, SequenceVariable, SliceVariable
@@ -33,6 +34,7 @@ Root = TensorVariable | NumberVariable
 
 _DEVICES = ("cpu", "cuda")
 _LONGEST = 16  # of the lists whose length varies: each length has a version of its own
+MOST_ITEMS = 64  # of a list, since each is a node of the graph or a guard
 _MOST_ELEMENTS = 2**14  # of each tensor that is computed twice: for the numbers, and in the graph
 
 
@@ -60,8 +62,8 @@ def request(tx: Tracer, args: Iterable[VariableTracker]) -> None:
 
 
 def request_list(tx: Tracer, tensor: TensorVariable) -> None:
-    """Abandons the trace if `tensor.tolist()`, whose length varies, can be read early, and is not as long as a text."""
-    if max(map(size_here, tensor.fake.shape)) <= _LONGEST and _needed(tx, tensor.node) is not None:
+    """Abandons the trace if `tensor.tolist()`, whose length varies, can be read early."""
+    if _is_short(tx, tensor.fake) and _needed(tx, tensor.node) is not None:
         _retrace(tx, {_position(tx)})
 
 
@@ -72,17 +74,23 @@ def _retrace(tx: Tracer, positions: set[tuple[CodeType, int]]) -> None:
 
 def read(tx: Tracer, tensor: TensorVariable, method: str) -> VariableTracker | None:
     """Returns what `tensor.tolist()`, or another `method`, reads; None if the read is not early."""
-    needed = _needed(tx, tensor.node) if _position(tx) in tx.early_reads else None
+    is_early = _position(tx) in tx.early_reads and _is_short(tx, tensor.fake)
+    needed = _needed(tx, tensor.node) if is_early else None
     if needed is None:
         return None
     for size in tensor.fake.shape:
         int(size)  # a list of another length has a version of its own
     nodes = filter(needed.__contains__, tensor.node.graph.nodes)
     roots = {node: root for node in nodes if (root := tx.graph.external(node)) is not None}
-    function = _function(tx, tensor.node, needed, roots, "tolist" if method == "tolist" else "item")
-    values = call_or_none(function, *(_here(tx, root) for root in roots.values()))
+    method = "tolist" if method == "tolist" else "item"
+    with preserved():
+        restore(tx.graph.entry_settings)  # the settings in which guards are checked
+        known = {node: _here(tx, root) for node, root in roots.items()}
+        value = value_of(tensor.node, needed, known, _has_same_dtype)
+    values = None if value is None else call_or_none(getattr(value, method))
     if values is None:
         return None
+    function = _function(tx, tensor.node, needed, roots, method)
     sources = tuple(root.source for root in roots.values() if root.source is not None)
     where = tx.location()
     name = "numbers" if where is None else f"numbers_of_line_{where.lineno}"
@@ -132,8 +140,7 @@ def _needed(tx: Tracer, node: Any) -> set[torch.fx.Node] | None:
             return False
         return isinstance(root, NumberVariable) or (_is_small(root.fake) and _is_integer(root.fake))
 
-    has_entry_dtype = torch.get_default_dtype() == tx.graph.entry_settings.default_dtype
-    if tx.graph.subgraph is not None or tx.graph.may_have_written() or not has_entry_dtype:
+    if tx.graph.subgraph is not None or tx.graph.may_have_written():
         return None
     needed = needed_nodes(node, _is_small, is_root)
     return None if needed is None or tx.graph.writes_to(needed) else needed
@@ -141,6 +148,23 @@ def _needed(tx: Tracer, node: Any) -> set[torch.fx.Node] | None:
 
 def _is_small(fake: torch.Tensor) -> bool:
     return fake.device.type in _DEVICES and is_plain(fake) and size_here(fake.numel()) <= _MOST_ELEMENTS
+
+
+def _is_short(tx: Tracer, fake: torch.Tensor) -> bool:
+    """Returns whether a list of the numbers in a tensor may be read early."""
+    varying = [size for size in fake.shape if type(size) is not int]
+    is_declared = any(map(tx.graph.shapes.is_declared, varying))
+    return (
+        not is_declared
+        and size_here(fake.numel()) <= MOST_ITEMS
+        and max(map(size_here, varying), default=0) <= _LONGEST
+    )
+
+
+def _has_same_dtype(value: torch.Tensor, predicted: torch.Tensor) -> bool:
+    """Returns whether a tensor has the dtype that it has in the graph, where autocast or the default dtype may
+    differ."""
+    return value.dtype is predicted.dtype
 
 
 def _is_integer(fake: torch.Tensor) -> bool:

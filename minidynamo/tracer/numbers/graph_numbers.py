@@ -30,7 +30,6 @@ from minidynamo.variables.tensors import ItemVariable, TensorVariable
 Args = Sequence[VariableTracker]
 Kwargs = Mapping[str, VariableTracker]
 
-_MOST_ITEMS = 64  # of a list, since each is a node of the graph
 _READERS: dict[str, type | None] = {"item": None, "tolist": None, "__int__": int, "__float__": float}
 _WHY = "The number is known only when the graph runs."
 
@@ -47,7 +46,8 @@ def read(tx: Tracer, tensor: TensorVariable, name: str) -> VariableTracker | Non
     early = early_reads.read(tx, tensor, name) if cls is int else None
     if early is not None:
         return early if result_cls is int else tx.call(result_cls, [early])
-    if name == "tolist" and fake.dim() and cls is int and any(type(size) is not int for size in fake.shape):
+    varies = any(type(size) is not int for size in fake.shape)
+    if varies and name == "tolist" and cls is int and not tx.graph.may_break:
         early_reads.request_list(tx, tensor)
     if name == "tolist" and fake.dim():
         return _lists(tx, tensor, cls) if _is_short(fake) else None
@@ -67,7 +67,7 @@ def class_in(fake: torch.Tensor) -> type | None:
 
 
 def _is_short(fake: torch.Tensor) -> bool:
-    return all(type(size) is int for size in fake.shape) and 0 < fake.numel() <= _MOST_ITEMS
+    return all(type(size) is int for size in fake.shape) and 0 < fake.numel() <= early_reads.MOST_ITEMS
 
 
 def _lists(tx: Tracer, tensor: TensorVariable, cls: type) -> VariableTracker:

@@ -71,8 +71,9 @@ class FrameRequest:
     #: the positions, as code objects and indices, of refused deferrals (`tracer/frames/deferrals.py`) and of refused
     #: locks (`tracer/handlers/locks.py`), with the reasons
     refused_positions: Mapping[tuple[CodeType, int], str] = field(default_factory=dict)
-    #: the positions of reads of tensors that come before the graph (`tracer/numbers/early_reads.py`)
-    early_reads: frozenset[tuple[CodeType, int]] = frozenset()
+    #: the positions of reads of tensors that come before the graph (`tracer/numbers/early_reads.py`), also of earlier
+    #: captures
+    early_reads: set[tuple[CodeType, int]] = field(default_factory=set)
 
     @property
     def title(self) -> str:

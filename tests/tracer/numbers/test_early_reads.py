@@ -181,3 +181,51 @@ def test_sizes_that_do_not_fit_raise_the_error_of_eager():
                 f(x, torch.tensor(lengths))
             errors.append(str(caught.value))
         assert errors[0] == errors[1]
+
+
+def under_autocast(x, lengths):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        product = (lengths * 33).float() @ (lengths * 33).float()
+    count = (product.long() % 7).item()
+    return x[:, :count]
+
+
+def with_another_default_dtype(x, lengths):
+    torch.set_default_dtype(torch.float64)
+    quotient = lengths / 3
+    torch.set_default_dtype(torch.float32)
+    return x[:, : ((quotient * 1e9).long() % 8)[0].item()]
+
+
+@pytest.mark.parametrize("fn", [under_autocast, with_another_default_dtype], ids=lambda fn: fn.__name__)
+def test_the_settings_of_the_operations_count(fn):
+    compiled = minidynamo.compile(fn, backend="eager")
+    x = torch.randn(3, 8)
+    for lengths in LENGTHS:
+        assert torch.equal(compiled(x, torch.tensor(lengths)), fn(x, torch.tensor(lengths)))
+
+
+def test_settings_that_do_not_matter_to_a_read():
+    def trimmed_in_blocks(x, lengths):
+        with torch.autocast("cpu", enabled=False), torch.no_grad():
+            return x[:, : lengths.max()]
+
+    compiled = minidynamo.compile(trimmed_in_blocks, backend="eager", fullgraph=True)
+    for lengths in LENGTHS:
+        assert compiled(torch.ones(3, 6), torch.tensor(lengths)).shape == (3, max(lengths))
+
+
+def test_a_size_that_is_declared_to_vary_stays_symbolic():
+    compiled = minidynamo.compile(unpadded, backend="eager")
+    x = torch.randn(4, 6)
+    for lengths in ([1, 2], [2, 3, 4], [1, 2, 1, 5]):
+        declared = torch.tensor(lengths)
+        minidynamo.mark_dynamic(declared, 0)
+        assert torch.equal(compiled(x, declared), unpadded(x, torch.tensor(lengths)))
+
+
+def test_lists_that_are_only_returned_have_no_version_for_each_length():
+    compiled = minidynamo.compile(lambda x, ids: (x.sin(), ids.tolist()), backend="eager")
+    for count in range(2, 9):
+        assert compiled(torch.ones(3), torch.arange(count))[1] == list(range(count))
+    assert compiled.stats.recompiles == 1
