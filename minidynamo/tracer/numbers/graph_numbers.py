@@ -281,7 +281,12 @@ def with_sizes(tx: Tracer, target: Any, args: Args, kwargs: Kwargs) -> tuple[Arg
         return tensor_items.as_sizes(tx, args, kwargs, _size_in)
     total = tx.emit("sum", [repeats]) if "output_size" not in kwargs else None
     size = _size_in(tx, total) if isinstance(total, TensorVariable) else None
-    return None if size is None else (args, {**kwargs, "output_size": size})
+    if size is None:
+        return None
+    if tx.graph.use(repeats).numel() != 1:
+        return args, {**kwargs, "output_size": size}
+    # One number is for all elements.
+    return ([args[0], size, *args[2:]], kwargs) if len(args) > 1 else (args, {**kwargs, "repeats": size})
 
 
 def _size_in(tx: Tracer, tensor: TensorVariable) -> VariableTracker | None:

@@ -34,6 +34,13 @@ def repeated(x, lengths):
     return torch.repeat_interleave(x, lengths, dim=0).sin()
 
 
+def repeated_alike(x, lengths):
+    rows = torch.repeat_interleave(x, lengths[0], dim=0)
+    return torch.cat(
+        [rows.repeat_interleave(lengths[1:2], dim=1).flatten(), x.repeat_interleave(repeats=lengths.max())]
+    )
+
+
 def reshaped(x, lengths):
     height, width = (lengths[:2] > 0).long().add(torch.tensor([1, 2])).tolist()
     return x[:height].repeat(1, width).view(-1, height * width)
@@ -57,7 +64,7 @@ def outcome(fn, x, lengths):
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
     "fn",
-    [trimmed, masked, unpadded, split, repeated, reshaped, numbers_and_sizes, of_a_list],
+    [trimmed, masked, unpadded, split, repeated, repeated_alike, reshaped, numbers_and_sizes, of_a_list],
     ids=lambda fn: fn.__name__,
 )
 def test_integers_that_are_sizes_are_read_before_the_graph(fn, backend):
