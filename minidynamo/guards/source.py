@@ -61,7 +61,10 @@ class Source:
 
     def roots(self) -> Iterator[Source]:
         """Yields the outermost sources of all reads."""
-        yield self.root()
+        if self.base is None:
+            yield self
+        else:
+            yield from self.base.roots()
 
 
 S = TypeVar("S", bound=Source)
@@ -335,7 +338,7 @@ class Called(Derived):
             yield from argument.bases()
 
     def roots(self) -> Iterator[Source]:
-        yield self.root()
+        yield from super().roots()
         for argument in self.arguments:
             yield from argument.roots()
 

@@ -236,3 +236,13 @@ def test_lists_that_are_only_returned_have_no_version_for_each_length():
     for count in range(2, 9):
         assert compiled(torch.ones(3), torch.arange(count))[1] == list(range(count))
     assert compiled.stats.recompiles == 1
+
+
+def test_a_frozen_function_chooses_a_version_by_the_numbers():
+    compiled = minidynamo.compile(unpadded, backend="eager")
+    x = torch.randn(3, 6)
+    for lengths in LENGTHS[:2]:
+        compiled(x, torch.tensor(lengths))
+    frozen = minidynamo.freeze(compiled)
+    for lengths in LENGTHS:
+        assert torch.equal(frozen(x, torch.tensor(lengths)), unpadded(x, torch.tensor(lengths)))
