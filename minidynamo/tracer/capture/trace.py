@@ -185,9 +185,9 @@ class Trace(Tracer):
             arguments = [*args, *(kwargs or {}).values()]
             if self.graph.has_items and any(map(graph_numbers.involves_item, arguments)):
                 graph_numbers.break_on_value(self, name, arguments)
-            sizes = graph_numbers.with_sizes(self, target, args, kwargs or {}) if _needs_values(failed) else None
-            if sizes is not None:
-                return self.emit(target, *sizes)
+            known = graph_numbers.with_sizes(self, target, args, kwargs or {}) if _needs_values(failed) else None
+            if known is not None:
+                return known
             self._refuse(name, failed)
         limit_pieces(self, name, args, result)
         while self.graph.subgraph is not None and (written := self.graph.subgraph.take_written()) is not None:

@@ -41,6 +41,15 @@ def repeated_alike(x, lengths):
     )
 
 
+def chosen(x, lengths):
+    mask = torch.arange(6, device=x.device) < lengths[:, None]
+    positions = mask.long().flatten().nonzero().flatten()
+    rows, columns = torch.nonzero(mask, as_tuple=True)
+    return (
+        x[mask] + x.masked_select(mask).sin() + x.flatten()[positions] + x.cos()[rows, columns] + x[lengths > 2].sum()
+    )
+
+
 def reshaped(x, lengths):
     height, width = (lengths[:2] > 0).long().add(torch.tensor([1, 2])).tolist()
     return x[:height].repeat(1, width).view(-1, height * width)
@@ -64,7 +73,7 @@ def outcome(fn, x, lengths):
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
     "fn",
-    [trimmed, masked, unpadded, split, repeated, repeated_alike, reshaped, numbers_and_sizes, of_a_list],
+    [trimmed, masked, unpadded, split, repeated, repeated_alike, chosen, reshaped, numbers_and_sizes, of_a_list],
     ids=lambda fn: fn.__name__,
 )
 def test_integers_that_are_sizes_are_read_before_the_graph(fn, backend):
@@ -124,6 +133,25 @@ def test_layers_that_read_the_same_numbers_share_the_read():
         assert torch.equal(compiled(torch.ones(5), torch.tensor(ends)), layers(torch.ones(5), torch.tensor(ends)))
     assert compiled.stats.graph_breaks == 0
     assert compiled.code("residual").count("call_or_none(") == 1  # in the version with varying numbers
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_positions_have_the_strides_of_eager(backend):
+    def positions(mask):
+        return mask.nonzero(), torch.nonzero(mask[0]), *torch.nonzero(mask, as_tuple=True)
+
+    compiled = minidynamo.compile(positions, backend=backend, fullgraph=True)
+    for bound in (0.2, 0.4, 0.5):
+        mask = torch.linspace(0, 1, 18).view(3, 6) > bound
+        for seen, expected in zip(compiled(mask), positions(mask), strict=True):
+            torch.testing.assert_close(seen, expected, check_stride=expected.numel() > 0)
+
+
+def test_a_mask_of_another_shape_raises_the_error_of_eager():
+    compiled = minidynamo.compile(lambda x, mask: x[mask], backend="eager")
+    for _ in range(2):
+        with pytest.raises(IndexError, match="The shape of the mask"):
+            compiled(torch.ones(2, 3), torch.ones(3, 2, dtype=torch.bool))
 
 
 def changed_argument(x, lengths):
