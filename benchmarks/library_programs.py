@@ -606,6 +606,33 @@ VISION = {
         "pictures",
     ),
     "dinov3": _of("DINOv3ViT", "Model", dict(PICTURES, num_register_tokens=2), "pictures"),
+    "siglip2": _of(
+        "Siglip2Vision", "Model", {**LAYERS, "num_patches": 16, "patch_size": 4, "num_channels": 3}, "pictures of sizes"
+    ),
+    "detr": _of(
+        "Detr",
+        "ForObjectDetection",
+        {
+            "d_model": 32,
+            "encoder_layers": 1,
+            "decoder_layers": 1,
+            "encoder_attention_heads": 4,
+            "decoder_attention_heads": 4,
+            "encoder_ffn_dim": 40,
+            "decoder_ffn_dim": 40,
+            "num_queries": 5,
+            "use_timm_backbone": False,
+            "use_pretrained_backbone": False,
+            "backbone_config": {
+                "model_type": "resnet",
+                "embedding_size": 8,
+                "hidden_sizes": [8, 16],
+                "depths": [1, 1],
+                "out_features": ["stage2"],
+            },
+        },
+        "pictures",
+    ),
     "dpt": _of(
         "DPT",
         "ForDepthEstimation",

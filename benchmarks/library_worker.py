@@ -64,6 +64,16 @@ def pictures(step: Step) -> Inputs:
     return {"pixel_values": torch.randn(step.batch, 3, 32, 32)}
 
 
+def pictures_of_sizes(step: Step) -> Inputs:
+    """Patches of 4 by 4, and the height and width of each picture in patches."""
+    height, width = step.length // 2, 3
+    return {
+        "pixel_values": torch.randn(step.batch, height * width, 48),
+        "pixel_attention_mask": torch.ones(step.batch, height * width, dtype=torch.long),
+        "spatial_shapes": torch.tensor([[height, width]] * (step.batch - 1) + [[width, height]]),
+    }
+
+
 def sound(step: Step) -> Inputs:
     return {"input_values": torch.randn(step.batch, 800 + 16 * step.length), "labels": tokens(step.batch, 4) % 19 + 1}
 
@@ -78,6 +88,7 @@ INPUTS: dict[str, Callable[[Step], Inputs]] = {
     "masked pictures": lambda step: {**pictures(step), "noise": torch.rand(step.batch, 16)},
     "captions": lambda step: {**text(step), **pictures(step)},
     "labelled pictures": lambda step: {**language(step), **pictures(step)},
+    "pictures of sizes": pictures_of_sizes,
     "video": lambda step: {"pixel_values": torch.randn(step.batch, 4, 3, 32, 32)},
     "points": lambda step: {
         **pictures(step),
