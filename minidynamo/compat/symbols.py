@@ -195,8 +195,7 @@ _OWN_RULES: dict[OpOverload, typing.Callable[..., typing.Any] | None] = {
 def symbolic() -> types.SimpleNamespace:
     """Returns the functions and classes for symbols; imported on first use, since the import is slow.
 
-    - `ShapeEnv` creates symbols, decides conditions on symbols and records the decisions; `DimDynamic` selects how. A
-      symbol that equals an expression of several symbols is not replaced by the expression.
+    - `ShapeEnv` creates symbols, decides conditions on symbols and records the decisions; `DimDynamic` selects how.
     - Symbol names are hashes of the text of a `NamedSource`.
     - `text(expr)` returns an expression as a Python template, with `{0}`, `{1}`, ... for the symbols, and the symbols.
     - `is_unbacked(symbol)` returns whether a symbol has no known value.
@@ -208,12 +207,6 @@ def symbolic() -> types.SimpleNamespace:
     guards = importlib.import_module("torch._guards")
     symbols = importlib.import_module("torch.utils._sympy.symbol")
     sympy = importlib.import_module("sympy")
-
-    class ShapeEnv(shapes.ShapeEnv):  # type: ignore[name-defined]
-        def _set_replacement(self, symbol: typing.Any, value: typing.Any, *args: typing.Any) -> None:
-            # Each later size would contain the long expression, and decisions about such sizes are slow.
-            if len(value.free_symbols) < 2:
-                super()._set_replacement(symbol, value, *args)
 
     class Printer(printers.PythonPrinter):  # type: ignore[name-defined]
         def __init__(self) -> None:
@@ -247,7 +240,7 @@ def symbolic() -> types.SimpleNamespace:
     if isinstance(vars(guards.Source).get("name"), property | functools.cached_property):
         NamedSource.name = property(NamedSource.name)  # type: ignore[method-assign, assignment]
     return types.SimpleNamespace(
-        ShapeEnv=ShapeEnv,
+        ShapeEnv=shapes.ShapeEnv,
         DimDynamic=shapes.DimDynamic,
         NamedSource=NamedSource,
         Integer=sympy.Integer,
