@@ -139,7 +139,7 @@ class Cases:
         places = np.arange(2)
         return x[places], x[:, places, None], places.tolist()
 
-    @programs(lambda: (torch.randn(3, 3), places(bool), places(np.float32)), graphs=0, breaks=2)
+    @programs(lambda: (torch.randn(3, 3), places(bool), places(np.float32)), graphs=1, breaks=1)
     def a_tensor_is_subscripted_with_a_mask_and_with_reals(x, mask, reals):
         chosen = x[mask]
         try:
