@@ -29,6 +29,7 @@ from minidynamo.autograd.graph.signature import NO_GRAPH, Edge, Node, NodeGraph
 from minidynamo.autograd.trace import scalar_arguments
 from minidynamo.autograd.trace.call_rewrites import with_ends, without_vectors
 from minidynamo.autograd.trace.checks import assert_values
+from minidynamo.autograd.trace.defaults import write_defaults
 from minidynamo.autograd.trace.fallback_op import (
     CHOOSES_BY_DATA,
     CHOOSES_IN_HIGHER_ORDER,
@@ -278,7 +279,7 @@ class _Tracing:
         trace.owner, trace.graph = traced, traced.graph
         _drop_known_numbers(traced.graph)
         if any(is_switch(node.target) for node in self.gm.graph.nodes):
-            _write_defaults(traced.graph)
+            write_defaults(traced.graph, self.program.mode)
         placeholders = [node for node in traced.graph.nodes if node.op == "placeholder"]
         trace.primals = dict(zip(self.tensors, placeholders))
         trace.numbers = dict(zip(self.numbers, placeholders[len(self.tensors) :]))
@@ -653,15 +654,3 @@ def _drop_known_numbers(graph: fx.Graph) -> None:
     for node in graph.find_nodes(op="call_function", target=compat.READ_NUMBER):
         if "val" not in node.meta:
             graph.erase_node(node)
-
-
-def _write_defaults(graph: fx.Graph) -> None:
-    """Writes dtype and device into calls that create tensors: the program changes the defaults while it runs."""
-    for node in graph.nodes:
-        tensor = node.meta.get("val")
-        if not isinstance(node.target, OpOverload) or node.all_input_nodes or not isinstance(tensor, torch.Tensor):
-            continue
-        parameters = {argument.name for argument in compat.schema_of(node.target).arguments}
-        defaults = {"dtype": tensor.dtype, "device": tensor.device}
-        if parameters >= defaults.keys():
-            node.kwargs = {**defaults, **{name: value for name, value in node.kwargs.items() if value is not None}}
