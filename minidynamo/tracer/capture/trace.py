@@ -35,7 +35,7 @@ from minidynamo.tracer.graph.fake_tensors import CallFailed
 from minidynamo.tracer.handlers import locks
 from minidynamo.tracer.lazy import facts
 from minidynamo.tracer.lazy.lazy_value import unpack_lazy
-from minidynamo.tracer.numbers import graph_numbers, tensor_items
+from minidynamo.tracer.numbers import data_sizes, graph_numbers, tensor_items
 from minidynamo.tracer.numbers.tensor_items import mark_scalar_arguments
 from minidynamo.tracer.records.constants import as_torch_reads
 from minidynamo.tracer.records.fix_hints import HINTS_BY_CLASS, hint_for_values
@@ -185,7 +185,7 @@ class Trace(Tracer):
             arguments = [*args, *(kwargs or {}).values()]
             if self.graph.has_items and any(map(graph_numbers.involves_item, arguments)):
                 graph_numbers.break_on_value(self, name, arguments)
-            known = graph_numbers.with_sizes(self, target, args, kwargs or {}) if _needs_values(failed) else None
+            known = data_sizes.with_sizes(self, target, args, kwargs or {}) if _needs_values(failed) else None
             if known is not None:
                 return known
             self._refuse(name, failed)

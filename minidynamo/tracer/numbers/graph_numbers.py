@@ -4,7 +4,8 @@ program computes from them.
 No value is known while tracing. Python's own functions compute with these numbers when the graph runs, so results have
 Python's classes, precision and errors. A function is recorded if its result has the same class for all numbers. The
 program may return and store the numbers, and operations on tensors may take them. If Python decides by a number, the
-graph breaks. Numbers that Python reads before the graph are not here (`tensor_items.py`, `early_reads.py`).
+graph breaks. Numbers that Python reads before the graph are not here (`tensor_items.py`, `early_reads.py`,
+`data_sizes.py`).
 """
 
 from __future__ import annotations
@@ -273,73 +274,8 @@ def break_on_value(tx: Tracer, name: str, args: Args = ()) -> None:
     tx.break_graph("MD230", f"{name} needs a number that the graph reads from a tensor", why=_WHY, fix=_SIZES)
 
 
-def with_sizes(tx: Tracer, target: Any, args: Args, kwargs: Kwargs) -> VariableTracker | None:
-    """Returns the result of a call that needs the values of tensors, with integers that are known before the graph: in
-    place of tensors that are sizes, and for the size of the result of `repeat_interleave`, `nonzero` and `x[mask]`.
-    None for other calls."""
-    masked = _masked(tx, target, args, kwargs) if target in _OF_MASKS else None
-    if masked is not None:
-        return masked
-    repeats = args[1] if len(args) > 1 else kwargs.get("repeats")
-    if target not in (torch.repeat_interleave, "repeat_interleave") or not isinstance(repeats, TensorVariable):
-        found = tensor_items.as_sizes(tx, args, kwargs, _size_in)
-        return None if found is None else tx.emit(target, *found)
-    size = _total(tx, repeats) if "output_size" not in kwargs else None
-    if size is None:
-        return None
-    if tx.graph.use(repeats).numel() != 1:
-        return tx.emit(target, args, {**kwargs, "output_size": size})
-    # One number is for all elements.
-    if len(args) > 1:
-        return tx.emit(target, [args[0], size, *args[2:]], kwargs)
-    return tx.emit(target, args, {**kwargs, "repeats": size})
-
-
-def _masked(tx: Tracer, target: Any, args: Args, kwargs: Kwargs) -> VariableTracker | None:
-    """Returns `mask.nonzero()` or `x[mask]`, if the number of True is known before the graph."""
-    mask, count = args[-1] if args else None, 1 if target in _POSITIONS else 2
-    if not isinstance(mask, TensorVariable) or not tx.graph.use(mask).ndim or len(args) != count:
-        return None
-    as_tuple = kwargs.get("as_tuple", from_constant(False))
-    if not isinstance(as_tuple, ConstantVariable) or kwargs.keys() - {"as_tuple"}:
-        return None
-    shape, is_bool = tx.graph.use(mask).shape, tx.graph.use(mask).dtype is torch.bool
-    if count == 2:
-        chosen = tx.graph.use(args[0]).shape if isinstance(args[0], TensorVariable) else ()
-        has_all = target is operator.getitem or len(chosen) == len(shape)
-        if not is_bool or not has_all or tuple(chosen[: len(shape)]) != tuple(shape):
-            return None
-    size = _total(tx, mask if is_bool else tx.emit(operator.ne, [mask, from_constant(0)]))
-    if size is None:
-        return None
-    columns = tx.emit("t", [tx.emit(torch.nonzero_static, [mask], {"size": size})])
-    if count == 2:
-        return tx.emit(operator.getitem, [args[0], tx.call(tuple, [tx.emit("unbind", [columns])])])
-    # The memory of the result is in the order of columns.
-    copied = tx.emit("clone", [columns], {"memory_format": from_constant(torch.contiguous_format)})
-    return tx.call(tuple, [tx.emit("unbind", [copied])]) if as_tuple.value else tx.emit("t", [copied])
-
-
-def _total(tx: Tracer, tensor: VariableTracker) -> VariableTracker | None:
-    """Returns the sum of the integers in a tensor; None if it is known only when the graph runs."""
-    total = tx.emit("sum", [tensor])
-    return _size_in(tx, total) if isinstance(total, TensorVariable) else None
-
-
-def _size_in(tx: Tracer, tensor: TensorVariable) -> VariableTracker | None:
-    """Returns the number in a tensor; None if it is known only when the graph runs."""
-    size = tensor_items.read(tx, tensor)
-    if size is None and not tensor.fake.ndim:
-        size = read(tx, tensor, "item")
-    if isinstance(size, ItemVariable):
-        early_reads.request(tx, [size])
-    return None if isinstance(size, ItemVariable) else size
-
-
 # The fake implementations accept any single size, and only autograd asks for its value.
 _SPLITS = (torch.split, torch.split_with_sizes, "split", "split_with_sizes")
-_POSITIONS = (torch.nonzero, "nonzero")
-_OF_MASKS = (*_POSITIONS, operator.getitem, torch.masked_select, "masked_select")
 _KEEP = "Compute with the tensor itself, and read its number at the end."
 _TEXT = "Format the number after the compiled function."
 _SIZES = "Keep the size fixed and mask, or pass the number to the compiled function as an argument."

@@ -135,25 +135,6 @@ def test_layers_that_read_the_same_numbers_share_the_read():
     assert compiled.code("residual").count("call_or_none(") == 1  # in the version with varying numbers
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_positions_have_the_strides_of_eager(backend):
-    def positions(mask):
-        return mask.nonzero(), torch.nonzero(mask[0]), *torch.nonzero(mask, as_tuple=True)
-
-    compiled = minidynamo.compile(positions, backend=backend, fullgraph=True)
-    for bound in (0.2, 0.4, 0.5):
-        mask = torch.linspace(0, 1, 18).view(3, 6) > bound
-        for seen, expected in zip(compiled(mask), positions(mask), strict=True):
-            torch.testing.assert_close(seen, expected, check_stride=expected.numel() > 0)
-
-
-def test_a_mask_of_another_shape_raises_the_error_of_eager():
-    compiled = minidynamo.compile(lambda x, mask: x[mask], backend="eager")
-    for _ in range(2):
-        with pytest.raises(IndexError, match="The shape of the mask"):
-            compiled(torch.ones(2, 3), torch.ones(3, 2, dtype=torch.bool))
-
-
 def changed_argument(x, lengths):
     lengths.clamp_(max=3)
     return unpadded(x, lengths)
