@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import operator
 from collections.abc import Iterator
 from typing import Any
 
@@ -162,5 +163,6 @@ class LocatingInterpreter(fx.Interpreter):
         self.recorder.enter(n, **self.marks)
         result = super().run_node(n)
         if n.op != "output":  # the outputs were followed before, and may have lost their history
-            self.recorder.follow_backward(result, n, **self.marks)
+            written = self.env[n.args[0]] if n.target is operator.setitem and isinstance(n.args[0], fx.Node) else result
+            self.recorder.follow_backward(written, n, **self.marks)
         return result

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -311,7 +312,7 @@ def run_as_fallback_op(function: Callable[..., Any], args: tuple[Any, ...], kwar
 
     Raises NoFallbackOp if the second run would differ.
     """
-    operation = Operation(function, args, kwargs)
+    operation = Operation(_with_item if function is operator.setitem else function, args, kwargs)
     operation.analyze()
     tensors, operation.tensors = operation.tensors, []
     values = [value.clone() if i in operation.written else value for i, value in enumerate(tensors)]
@@ -338,6 +339,12 @@ def method(name: str) -> Callable[..., Any]:
 
 def _call_method(name: str, owner: Any, *args: Any, **kwargs: Any) -> Any:
     return getattr(owner, name)(*args, **kwargs)
+
+
+def _with_item(tensor: torch.Tensor, key: Any, value: Any) -> torch.Tensor:
+    """Assigns to `tensor[key]`, and returns the tensor: autograd wants each written tensor as a result."""
+    tensor[key] = value
+    return tensor
 
 
 def _without_writes(function: Any) -> Any:

@@ -27,10 +27,18 @@ def in_place(x, y):
     return z.sin()
 
 
+def assigned(x, y):
+    z = x * 1
+    z[x > 0, ...] = y[1:]
+    return z
+
+
 TWO = [torch.tensor([0.5, -1.0, 2.0, 0.3]), torch.tensor([1.5, 0.0, 0.7, -2.0])]
 PROGRAMS = {
     "scatter_reduce": (lambda x, y: x.scatter_reduce(0, INDEX, y, "prod"), TWO),
     "in place": (in_place, TWO),
+    "assigned by a mask": (assigned, TWO),
+    "assigned before": (lambda x, y: assigned(x, y).sin() * y, TWO),
     "index_reduce": (lambda x, y: x.index_reduce(0, INDEX, y, "prod") * x, TWO),
     "several zeros": (lambda x: x.relu().prod(0) + x.prod(), [torch.tensor([[0.5, -1.0, 2.0], [-2.0, -1.0, 3.0]])]),
     "equal singular values": (torch.linalg.det, [torch.eye(3, dtype=torch.float64) * 2]),
@@ -152,3 +160,24 @@ def test_the_first_derivative_is_one_call_in_a_graph(dynamic):
         assert all(map(torch.equal, *found))
     assert "gradients_of_index_fill(" in compiled.code()
     assert all(value.shape != (size, 4) for value in compiled.saved() if value.op == "aten.mul.Tensor")
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("native", marks=pytest.mark.cpp)])
+@pytest.mark.filterwarnings("error")
+def test_an_assignment_by_a_mask_is_in_a_graph_for_all_sizes(backend):
+    def program(embeddings, mask, features):
+        embeddings = embeddings * 1
+        embeddings[mask] = features * 2
+        return embeddings.sin()
+
+    compiled = minidynamo.compile(program, backend=backend, fullgraph=True)
+    for size in (3, 4, 5, 6):
+        leaves = [torch.randn(2, size, 6, requires_grad=True), torch.randn(2, 6, requires_grad=True)]
+        mask = torch.zeros(2, size, dtype=torch.bool)
+        mask[0, 1], mask[1, size - 2] = True, True
+        results = [f(leaves[0], mask, leaves[1]) for f in (compiled, program)]
+        torch.testing.assert_close(*results)
+        torch.testing.assert_close(*[torch.autograd.grad(result.exp().sum(), leaves) for result in results])
+    assert compiled.stats.recompiles == 1
+    with pytest.raises((RuntimeError, IndexError), match="shape mismatch"):
+        compiled(leaves[0], mask, torch.randn(3, 6, requires_grad=True))
