@@ -62,7 +62,8 @@ def value_of(
                     continue
                 values[each] = _computed(each, values)
                 pairs = zip(leaves(values[each]), leaves(each.meta["example_value"]), strict=True)
-                if not all(is_as_predicted(*pair) for pair in pairs):  # settings have changed since
+                tensors = (pair for pair in pairs if isinstance(pair[1], torch.Tensor))
+                if not all(is_as_predicted(*pair) for pair in tensors):  # settings have changed since
                     return None
     except Exception:  # any error: the graph raises it when it runs
         return None
@@ -104,7 +105,9 @@ def needed_nodes(
 
 
 def _computes(node: torch.fx.Node, is_allowed: Callable[[torch.Tensor], bool]) -> bool:
-    """Returns whether a node computes tensors that are all `is_allowed`, from nothing but its arguments."""
+    """Returns whether a node computes tensors that are all `is_allowed`, or a size, from nothing but its arguments."""
+    if node.op == "call_method" and node.target == "size":
+        return True
     if "example_value" not in node.meta or node.meta.get("mutates") or node.meta.get("draws") or "out" in node.kwargs:
         return False
     tensors = [value for value in leaves(node.meta["example_value"]) if isinstance(value, torch.Tensor)]

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from minidynamo import compat
 from minidynamo.graph.marks import FROM_DATA
 from minidynamo.graph.scalar_arguments import scalar_arguments_of
 from minidynamo.tracer.frames.interpreter import Tracer
@@ -47,13 +48,14 @@ def read(tx: Tracer, tensor: TensorVariable, name: str) -> VariableTracker | Non
     early = early_reads.read(tx, tensor, name) if cls is int else None
     if early is not None:
         return early if result_cls is int else tx.call(result_cls, [early])
-    varies = any(type(size) is not int for size in fake.shape)
-    if varies and name == "tolist" and cls is int and not tx.graph.may_break:
+    sizes = _known_sizes(fake)
+    if sizes is None and name == "tolist" and cls is int and not tx.graph.may_break:
         early_reads.request_list(tx, tensor)
     if name == "tolist" and fake.dim():
-        return _lists(tx, tensor, cls) if _is_short(fake) else None
+        is_short = sizes is not None and 0 < math.prod(sizes) <= early_reads.MOST_ITEMS
+        return _lists(tx, tensor, sizes, cls) if sizes is not None and is_short else None
     warns = _READERS[name] is not None and fake.requires_grad  # torch's warning names the caller's line
-    if warns or any(type(size) is not int or size != 1 for size in fake.shape):
+    if warns or sizes is None or math.prod(sizes) != 1:
         return None
     number = tx.graph.item("item", [tensor], cls)
     early_reads.record(tx, number)
@@ -67,18 +69,19 @@ def class_in(fake: torch.Tensor) -> type | None:
     return bool if fake.dtype is torch.bool else float if fake.dtype.is_floating_point else int
 
 
-def _is_short(fake: torch.Tensor) -> bool:
-    return all(type(size) is int for size in fake.shape) and 0 < fake.numel() <= early_reads.MOST_ITEMS
+def _known_sizes(fake: torch.Tensor) -> list[int] | None:
+    """Returns the sizes of a tensor; None if one may vary from call to call."""
+    sizes = [compat.constant_of(size) if isinstance(size, torch.SymInt) else size for size in fake.shape]
+    return None if None in sizes else sizes
 
 
-def _lists(tx: Tracer, tensor: TensorVariable, cls: type) -> VariableTracker:
+def _lists(tx: Tracer, tensor: TensorVariable, sizes: Sequence[int], cls: type) -> VariableTracker:
     """Returns nested lists of the numbers in a tensor."""
-    *outer, last = tx.graph.use(tensor).shape
     flat = tx.emit("flatten", [tensor])
     assert isinstance(flat, TensorVariable)
-    level = tx.graph.items("tolist", flat, cls, math.prod((*outer, last)))
+    level = tx.graph.items("tolist", flat, cls, math.prod(sizes))
     early_reads.record(tx, level[0])
-    for size in (last, *reversed(outer)):
+    for size in reversed(sizes):
         level = [ListVariable(level[start : start + size]) for start in range(0, len(level), size)]
     return level[0]
 

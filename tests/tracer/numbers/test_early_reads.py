@@ -121,6 +121,19 @@ def test_each_number_of_images_has_a_version():
     assert (compiled.stats.graph_breaks, compiled.stats.recompiles) == (0, 2)
 
 
+def test_numbers_of_each_image_may_be_in_a_second_tensor():
+    def rows(x, grid):
+        merged = torch.tensor([2]).expand(len(grid))
+        sizes = zip(grid.tolist(), merged.tolist(), strict=True)
+        return torch.cat([x[: height * width].view(height // two, -1).sum(0) for (height, width), two in sizes])
+
+    compiled = minidynamo.compile(rows, backend="eager")
+    x = torch.arange(60.0)
+    for grid in ([[2, 3]], [[4, 4]], [[4, 4], [2, 5]], [[6, 4], [2, 5]], [[2, 2]], [[2, 2], [2, 2], [4, 3]]):
+        assert torch.equal(compiled(x, torch.tensor(grid)), rows(x, torch.tensor(grid)))
+    assert (compiled.stats.graph_breaks, compiled.stats.recompiles) == (0, 3)
+
+
 def test_layers_that_read_the_same_numbers_share_the_read():
     def layers(x, ends):
         for _ in range(3):
