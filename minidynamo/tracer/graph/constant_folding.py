@@ -22,6 +22,7 @@ from minidynamo.tracer.graph.dead_code import PYTHON_NAMESPACES, has_no_effect, 
 
 _MOST_NODES, _MOST_ELEMENTS = 100, 4096  # a loop that counts in a tensor is cut after some iterations
 _PROPERTIES = frozenset(("T", "H", "mT", "mH", "real", "imag"))
+_ARITHMETIC = (operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod, operator.neg)
 
 # Comparison -> the numbers for which it is False for every draw of `torch.rand`, from 0 to 1.
 _FALSE_FOR_DRAWS: dict[object, Callable[[float], bool]] = {
@@ -105,9 +106,10 @@ def needed_nodes(
 
 
 def _computes(node: torch.fx.Node, is_allowed: Callable[[torch.Tensor], bool]) -> bool:
-    """Returns whether a node computes tensors that are all `is_allowed`, or a size, from nothing but its arguments."""
-    if node.op == "call_method" and node.target == "size":
-        return True
+    """Returns whether a node computes integers, or tensors that are all `is_allowed`, from nothing but its
+    arguments."""
+    if isinstance(node.meta.get("example_value"), (int, torch.SymInt)):
+        return is_size(node) or node.target in _ARITHMETIC
     if "example_value" not in node.meta or node.meta.get("mutates") or node.meta.get("draws") or "out" in node.kwargs:
         return False
     tensors = [value for value in leaves(node.meta["example_value"]) if isinstance(value, torch.Tensor)]
@@ -119,6 +121,11 @@ def _computes(node: torch.fx.Node, is_allowed: Callable[[torch.Tensor], bool]) -
     is_of_torch = is_torch_function(node.target) or getattr(node.target, "__module__", "") in PYTHON_NAMESPACES
     name = name_called(node)
     return ((is_function and is_of_torch) or node.op == "call_method") and has_no_effect(name) and "empty" not in name
+
+
+def is_size(node: torch.fx.Node) -> bool:
+    """Returns whether a node reads the size of a dimension of a tensor."""
+    return node.op == "call_method" and node.target == "size"
 
 
 def _is_small(fake: torch.Tensor) -> bool:

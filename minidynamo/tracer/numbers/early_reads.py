@@ -23,7 +23,7 @@ from minidynamo.graph.torch_settings import preserved, restore
 from minidynamo.guards.source import Called, Constant, Item, Source, call_or_none, is_drawn
 from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.frames.unrolling import size_here
-from minidynamo.tracer.graph.constant_folding import is_plain, needed_nodes, value_of
+from minidynamo.tracer.graph.constant_folding import is_plain, is_size, needed_nodes, value_of
 from minidynamo.tracer.numbers.arithmetic import value_here
 from minidynamo.variables.base import NumberVariable, VariableTracker
 from minidynamo.variables.containers import ListVariable, SequenceVariable, SliceVariable
@@ -132,18 +132,25 @@ def _reads(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
 
 
 def _needed(tx: Tracer, node: Any) -> set[torch.fx.Node] | None:
-    """Returns the nodes that compute a tensor from small external integer tensors alone; None if it needs others."""
+    """Returns the nodes that compute a tensor from small external integer tensors, and from sizes of external tensors;
+    None if it needs others."""
 
     def is_root(node: torch.fx.Node) -> bool:
         root = tx.graph.external(node)
-        if root is None or root.source is None or is_drawn(root.source):
-            return False
-        return isinstance(root, NumberVariable) or (_is_small(root.fake) and _is_integer(root.fake))
+        return root is not None and root.source is not None and not is_drawn(root.source)
 
     if tx.graph.subgraph is not None or tx.graph.may_have_written():
         return None
     needed = needed_nodes(node, _is_small, is_root)
-    return None if needed is None or tx.graph.writes_to(needed) else needed
+    if needed is None or tx.graph.writes_to(needed):
+        return None
+    roots = [node for node in needed if is_root(node) and not _is_small_integer(node.meta["example_value"])]
+    are_sizes = (is_size(user) for root in roots for user in root.users if user in needed)
+    return needed if node not in roots and all(are_sizes) else None
+
+
+def _is_small_integer(value: Any) -> bool:
+    return not isinstance(value, torch.Tensor) or (_is_small(value) and _is_integer(value))
 
 
 def _is_small(fake: torch.Tensor) -> bool:

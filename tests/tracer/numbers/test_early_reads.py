@@ -134,6 +134,26 @@ def test_numbers_of_each_image_may_be_in_a_second_tensor():
     assert (compiled.stats.graph_breaks, compiled.stats.recompiles) == (0, 3)
 
 
+def test_numbers_may_depend_on_the_sizes_of_other_tensors():
+    def rows(x, lengths):
+        mask = (torch.arange(2 * x.shape[0], device=x.device) < lengths[:, None]).any(0).view(x.shape[0], -1)
+        return x[mask] * x.shape[0]
+
+    compiled = minidynamo.compile(rows, backend="eager", fullgraph=True)
+    for size, lengths in ((3, [2, 3]), (4, [2, 4]), (4, [5, 1]), (5, [9, 2]), (6, [3, 11]), (8, [2, 7]), (9, [8, 5])):
+        x = torch.randn(size, 2)
+        assert torch.equal(compiled(x, torch.tensor(lengths)), rows(x, torch.tensor(lengths)))
+    assert compiled.stats.recompiles <= 2
+
+
+def test_elements_of_floats_are_not_read_early():
+    compiled = minidynamo.compile(lambda x: x[x > 0] * x.shape[0], backend="eager")
+    for size in (3, 4, 5):
+        x = torch.randn(size)
+        assert torch.equal(compiled(x), x[x > 0] * size)
+    assert compiled.stats.graph_breaks > 0
+
+
 def test_layers_that_read_the_same_numbers_share_the_read():
     def layers(x, ends):
         for _ in range(3):
