@@ -262,6 +262,7 @@ class _FallbackOp(torch.autograd.Function):
         # Autograd counts one more write for `mark_dirty`.
         compat.set_versions(targets, [v + n - 1 for v, n in zip(versions, function.written.values())])
         ctx.function = function
+        ctx.are_views = [target._is_view() for target in targets]
         ctx.set_materialize_grads(False)
         saved_results = [results[i] for i in function.saved_results]
         ctx.save_for_backward(*saved_results, *[value for value in values[count:] if isinstance(value, torch.Tensor)])
@@ -287,8 +288,10 @@ class _FallbackOp(torch.autograd.Function):
         if node is not None:
             node.metadata[EXTRA_EDGES] = [(ctx, i) for i in ctx.function.saved_results]
         remaining = iter(gradients)
-        skipped = (None,) * (len(ctx.needs_input_grad) - len(values))
-        return (*skipped, *[next(remaining) if wants else None for wants in wanted])
+        # Without a gradient of a written view, autograd would drop the gradient of the rest of its base.
+        written = zip(ctx.function.written, ctx.are_views)
+        of_targets = [torch.zeros_like(values[i]) if is_view else None for i, is_view in written]
+        return (None, None, *of_targets, *[next(remaining) if wants else None for wants in wanted])
 
 
 def _one_node(function: Operation | Gradients, values: Sequence[Any]) -> list[torch.Tensor]:

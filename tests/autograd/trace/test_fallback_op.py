@@ -33,11 +33,20 @@ def assigned(x, y):
     return z
 
 
+def assigned_through_views(x, y):
+    z = torch.stack([x, x * 2])
+    z[0][x > 0] = y[1:]
+    rest = z[:, 1:]
+    rest[:, x[1:] > 0] = y[:2].exp()
+    return z * z
+
+
 TWO = [torch.tensor([0.5, -1.0, 2.0, 0.3]), torch.tensor([1.5, 0.0, 0.7, -2.0])]
 PROGRAMS = {
     "scatter_reduce": (lambda x, y: x.scatter_reduce(0, INDEX, y, "prod"), TWO),
     "in place": (in_place, TWO),
     "assigned by a mask": (assigned, TWO),
+    "assigned through views": (assigned_through_views, TWO),
     "assigned before": (lambda x, y: assigned(x, y).sin() * y, TWO),
     "index_reduce": (lambda x, y: x.index_reduce(0, INDEX, y, "prod") * x, TWO),
     "several zeros": (lambda x: x.relu().prod(0) + x.prod(), [torch.tensor([[0.5, -1.0, 2.0], [-2.0, -1.0, 3.0]])]),
