@@ -38,6 +38,13 @@ def expression_of(number: typing.Any) -> typing.Any:
     return number.node._expr
 
 
+def are_same(one: int | torch.SymInt, other: int | torch.SymInt) -> bool:
+    """Returns whether two sizes are the same expression, without a decision."""
+    if isinstance(one, int) or isinstance(other, int):
+        return type(one) is type(other) and one == other
+    return bool(one.node.expr == other.node.expr)
+
+
 def is_sure(condition: bool | torch.SymBool) -> bool:
     """Returns whether a condition on sizes holds, and guards the answer; False, without a guard, if it is undecided."""
     if isinstance(condition, bool):

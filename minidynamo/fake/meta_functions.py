@@ -16,6 +16,7 @@ from torch import Tensor
 
 from minidynamo import compat
 from minidynamo.compat import OpOverload
+from minidynamo.fake import normalizations
 from minidynamo.graph.unbacked_symints import hint_of
 
 aten = torch.ops.aten
@@ -57,7 +58,8 @@ def _with_hinted_order(shape: Sequence[Any], op: OpOverload, x: Tensor, *args: A
     return torch.empty_permuted(shape, order, dtype=x.dtype, device=x.device)
 
 
-META_FUNCTIONS: dict[OpOverload, Callable[..., Tensor]] = {
+META_FUNCTIONS: dict[OpOverload, Callable[..., Any]] = {
+    **normalizations.META_FUNCTIONS,
     aten.hardshrink_backward.default: _of_elements,
     aten.softshrink_backward.default: _of_elements,
     aten.multi_margin_loss_backward.default: _row_major,
@@ -65,7 +67,8 @@ META_FUNCTIONS: dict[OpOverload, Callable[..., Tensor]] = {
     **{op.default: _interpolated for op in compat.INTERPOLATIONS},
     **{getattr(aten, f"{op.__name__}_backward").default: _gradient for op in compat.INTERPOLATIONS},
 }
-"""Each function takes the operation and its arguments, and returns the operation's result."""
+"""Each function takes the operation and its arguments, and returns the operation's result; NotImplemented leaves the
+call to torch."""
 
 
 # Operator -> position of each argument that is no floating-point tensor -> dtype: masks and classes.

@@ -538,7 +538,9 @@ class FakeTensorMode(compat.StandaloneFakeTensorMode):
         """Runs an operation by a meta function of minidynamo, or by torch's fake mode."""
         if op in META_FUNCTIONS and _has_symbols(args):
             with self:
-                return META_FUNCTIONS[op](op, *args, **kwargs)
+                result = META_FUNCTIONS[op](op, *args, **kwargs)
+            if result is not NotImplemented:
+                return result
         if func is aten.constant_pad_nd.default:
             # With a varying fill value, torch would specialize the sizes, which do not depend on the value.
             args, kwargs = args[:2], {}
