@@ -45,6 +45,11 @@ def are_same(one: int | torch.SymInt, other: int | torch.SymInt) -> bool:
     return bool(one.node.expr == other.node.expr)
 
 
+def forget_short_forms(env: typing.Any) -> None:
+    """Forgets which expressions have equal, shorter ones, after guards were removed from a ShapeEnv of `symbolic`."""
+    getattr(env, "short_forms", {}).clear()
+
+
 def is_sure(condition: bool | torch.SymBool) -> bool:
     """Returns whether a condition on sizes holds, and guards the answer; False, without a guard, if it is undecided."""
     if isinstance(condition, bool):
@@ -112,6 +117,12 @@ def _with_own_rules() -> list[tuple[OpOverload, dict[typing.Any, typing.Any]]]:
         others = {key: other for key, other in op.py_kernels.items() if key not in _RULE_KEYS}
         found.append((op, others if rule is None else others | dict.fromkeys(_RULE_KEYS, rule)))
     return found
+
+
+def add_rule(op: OpOverload, rule: typing.Callable[..., typing.Any]) -> None:
+    """Replaces torch's Python rule of an operator, by a function with the operator's arguments."""
+    _OWN_RULES[op] = rule
+    _with_own_rules.cache_clear()
 
 
 def _lstm(*args: typing.Any) -> typing.Any:
@@ -198,11 +209,50 @@ _OWN_RULES: dict[OpOverload, typing.Callable[..., typing.Any] | None] = {
 }
 
 
+def _shape_env(base: type, sympy: typing.Any, is_unbacked: typing.Callable[[typing.Any], bool]) -> type:
+    """Returns a subclass of torch's ShapeEnv whose sizes stay short."""
+
+    class ShapeEnv(base):
+        def __init__(self, **settings: typing.Any) -> None:
+            # Expression -> a shorter one that is guarded to be equal.
+            self.short_forms: dict[typing.Any, typing.Any] = {}
+            super().__init__(**settings)
+
+        def _set_replacement(self, symbol: typing.Any, value: typing.Any, *args: typing.Any) -> None:
+            if len(value.free_symbols) < 2 or is_unbacked(symbol):
+                super()._set_replacement(symbol, value, *args)
+
+        def _maybe_guard_rel(self, expr: typing.Any) -> None:
+            super()._maybe_guard_rel(expr)
+            if isinstance(expr, sympy.Eq) and not any(map(is_unbacked, expr.free_symbols)):
+                sides = map(self.replace, expr.args)
+                short, long = sorted(sides, key=lambda side: (not side.is_number, len(str(side))))
+                if not (long.is_Symbol or long.is_number) and long != short:
+                    self.short_forms[long] = short
+                    self._replacements_version_counter += 1  # expressions of existing sizes are computed again
+                    self._update_version_counter()
+
+        def replace(self, expr: typing.Any) -> typing.Any:
+            replaced = super().replace(expr)
+            short = self.short_forms.get(replaced)
+            return replaced if short is None else super().replace(short)
+
+        def _maybe_fast_eval_comparison(self, expr: typing.Any) -> typing.Any:
+            answer = super()._maybe_fast_eval_comparison(expr)
+            if answer is None and isinstance(expr, sympy.Rel):
+                answer = self._maybe_evaluate_range_only(expr)  # much faster than the next step, which expands sums
+            return answer
+
+    return ShapeEnv
+
+
 @functools.cache
 def symbolic() -> types.SimpleNamespace:
     """Returns the functions and classes for symbols; imported on first use, since the import is slow.
 
-    - `ShapeEnv` creates symbols, decides conditions on symbols and records the decisions; `DimDynamic` selects how.
+    - `ShapeEnv` creates symbols, decides conditions on symbols and records the decisions; `DimDynamic` selects how. A
+      size that is guarded to equal a shorter expression is named by the shorter one: for several pictures of varying
+      sizes, the sum of their patches is the size of the tensor that holds the patches.
     - Symbol names are hashes of the text of a `NamedSource`.
     - `text(expr)` returns an expression as a Python template, with `{0}`, `{1}`, ... for the symbols, and the symbols.
     - `is_unbacked(symbol)` returns whether a symbol has no known value.
@@ -214,6 +264,11 @@ def symbolic() -> types.SimpleNamespace:
     guards = importlib.import_module("torch._guards")
     symbols = importlib.import_module("torch.utils._sympy.symbol")
     sympy = importlib.import_module("sympy")
+
+    unbacked = symbols.SymT.UNBACKED_INT, symbols.SymT.UNBACKED_FLOAT
+
+    def is_unbacked(symbol: typing.Any) -> bool:
+        return bool(symbols.symbol_is_type(symbol, unbacked))
 
     class Printer(printers.PythonPrinter):  # type: ignore[name-defined]
         def __init__(self) -> None:
@@ -232,11 +287,6 @@ def symbolic() -> types.SimpleNamespace:
     def follows(env: typing.Any, expr: typing.Any) -> bool:
         return env._maybe_evaluate_static(expr, axioms=()) is not None
 
-    unbacked = symbols.SymT.UNBACKED_INT, symbols.SymT.UNBACKED_FLOAT
-
-    def is_unbacked(symbol: typing.Any) -> bool:
-        return bool(symbols.symbol_is_type(symbol, unbacked))
-
     @dataclasses.dataclass(frozen=True)
     class NamedSource(guards.Source):  # type: ignore[name-defined]
         text: str
@@ -247,7 +297,7 @@ def symbolic() -> types.SimpleNamespace:
     if isinstance(vars(guards.Source).get("name"), property | functools.cached_property):
         NamedSource.name = property(NamedSource.name)  # type: ignore[method-assign, assignment]
     return types.SimpleNamespace(
-        ShapeEnv=shapes.ShapeEnv,
+        ShapeEnv=_shape_env(shapes.ShapeEnv, sympy, is_unbacked),
         DimDynamic=shapes.DimDynamic,
         NamedSource=NamedSource,
         Integer=sympy.Integer,

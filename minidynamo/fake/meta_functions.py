@@ -17,6 +17,7 @@ from torch import Tensor
 from minidynamo import compat
 from minidynamo.compat import OpOverload
 from minidynamo.fake import normalizations
+from minidynamo.fake.views import view
 from minidynamo.graph.unbacked_symints import hint_of
 
 aten = torch.ops.aten
@@ -60,6 +61,8 @@ def _with_hinted_order(shape: Sequence[Any], op: OpOverload, x: Tensor, *args: A
 
 META_FUNCTIONS: dict[OpOverload, Callable[..., Any]] = {
     **normalizations.META_FUNCTIONS,
+    aten.view.default: view,
+    aten._unsafe_view.default: view,
     aten.hardshrink_backward.default: _of_elements,
     aten.softshrink_backward.default: _of_elements,
     aten.multi_margin_loss_backward.default: _row_major,

@@ -63,6 +63,8 @@ def fixes_any(numbers: Sequence[torch.SymInt | torch.SymFloat]) -> bool:
         fixed |= bool(decisions)
         for decision in decisions:
             env.guards.remove(decision)
+        if decisions:
+            compat.forget_short_forms(env)
     return fixed
 
 

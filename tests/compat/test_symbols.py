@@ -48,3 +48,22 @@ def test_the_rules_of_operators_are_put_back():
 def test_an_operation_runs_in_parts():
     x, w = torch.ones(2, 3), torch.ones(4, 3)
     assert torch.equal(compat.composite_function(torch.ops.aten.matmul.default)(x, w.t()), x @ w.t())
+
+
+def test_a_size_has_the_name_of_an_equal_shorter_one():
+    symbols = compat.symbolic()
+    env = symbols.ShapeEnv()
+
+    def size(name, value):
+        symbol = env.create_unspecified_symbol(value, symbols.NamedSource(name), symbols.DimDynamic.DYNAMIC)
+        return env.create_symintnode(symbol, hint=value)
+
+    height, width, count = size("height", 4), size("width", 3), size("count", 12)
+    area = height * width
+    assert not compat.are_same(area, count)
+    assert area == count
+    assert compat.are_same(area, count) and compat.are_same(height * width, count)
+    assert not compat.are_same(area, 12) and compat.are_same(12, 12)
+    assert [guard.expr.free_symbols for guard in env.guards] == [{n.node.expr for n in (height, width, count)}]
+    compat.forget_short_forms(env)
+    assert not compat.are_same(height * width, count)

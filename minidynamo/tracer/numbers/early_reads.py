@@ -95,8 +95,14 @@ def read(tx: Tracer, tensor: TensorVariable, method: str) -> VariableTracker | N
     where = tx.location()
     name = "numbers" if where is None else f"numbers_of_line_{where.lineno}"
     source = Called(Constant(function, name), sources)
-    varied = [tx.graph.shapes.varies(each, value) for each, value in _leaves(values, source)]
-    return _tracked(tx, values, source, tx.graph.integer if any(varied) else tx.wrap)
+    varied = {each for each, value in _leaves(values, source) if tx.graph.shapes.varies(each, value)}
+
+    def number(value: int, source: Source) -> VariableTracker:
+        # Numbers of one list vary together. Like sizes, 0 and 1 are constants until they vary: fewer symbols.
+        varies = source in varied or (varied and value not in (0, 1))
+        return tx.graph.integer(value, source) if varies else tx.wrap(value, source)
+
+    return _tracked(values, source, number)
 
 
 def _here(tx: Tracer, root: Root) -> Any:
@@ -211,9 +217,7 @@ def _leaves(values: Any, source: Source) -> Iterator[tuple[Source, int]]:
         yield source, values
 
 
-def _tracked(
-    tx: Tracer, values: Any, source: Source, number: Callable[[int, Source], VariableTracker]
-) -> VariableTracker:
+def _tracked(values: Any, source: Source, number: Callable[[int, Source], VariableTracker]) -> VariableTracker:
     if isinstance(values, list):
-        return ListVariable([_tracked(tx, value, Item(source, k), number) for k, value in enumerate(values)])
+        return ListVariable([_tracked(value, Item(source, k), number) for k, value in enumerate(values)])
     return number(values, source)

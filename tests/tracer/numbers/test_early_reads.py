@@ -102,6 +102,44 @@ def test_numbers_that_vary_together_are_symbolic_together():
     assert compiled.stats.recompiles == 1
 
 
+def test_a_number_that_was_always_one_is_a_constant():
+    def frames(x, grid):
+        count, height = grid.tolist()
+        return x[: count * height].view(count, height) * 2
+
+    compiled = minidynamo.compile(frames, backend="eager")
+    x = torch.randn(60)
+    for grid in ([1, 4], [1, 5], [1, 6], [2, 5], [3, 4], [1, 7]):
+        assert torch.equal(compiled(x, torch.tensor(grid)), frames(x, torch.tensor(grid)))
+    assert (compiled.stats.graph_breaks, compiled.stats.recompiles) == (0, 2)
+
+
+def test_sizes_of_several_pictures_stay_short():
+    def pictures(x, grid):
+        positions = []
+        for height, width in grid.tolist():
+            rows = torch.arange(height)[:, None].expand(height, width)
+            positions.append(rows.reshape(height // 2, 2, width // 2, 2).transpose(1, 2).flatten())
+        return (x + torch.cat(positions)[:, None]).reshape(x.shape[0] // 4, 4, -1).sin()
+
+    sizes = []
+
+    def backend(graph, inputs):
+        (result,) = graph.graph.output_node().args[0]
+        sizes.append(result.meta["example_value"].shape)
+        return minidynamo.make_boxed_func(graph)
+
+    compiled = minidynamo.compile(pictures, backend=backend)
+    for grid in ([[4, 6], [8, 4]], [[6, 4], [4, 8]], [[8, 8], [6, 4]], [[4, 10], [8, 6]], [[6, 6], [4, 4]]):
+        grid = torch.tensor(grid)
+        x = torch.randn(int(grid.prod(1).sum()), 8)
+        assert torch.equal(compiled(x, grid), pictures(x, grid))
+    assert (compiled.stats.graph_breaks, compiled.stats.recompiles) == (0, 2)
+    count, block, features = sizes[-1]
+    assert (block, features) == (4, 8)
+    assert len(count.node.expr.free_symbols) == 1
+
+
 def test_the_message_names_the_line_of_the_read():
     compiled = minidynamo.compile(unpadded, backend="eager")
     for lengths in ([2, 3, 4], [3, 3, 4]):
