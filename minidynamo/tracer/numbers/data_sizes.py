@@ -1,4 +1,5 @@
-"""Owns calls whose result has a size that tensors hold, such as `x[mask]`, where the size is known before the graph.
+"""Owns calls that need the values of tensors: those whose result has a size that tensors hold, such as `x[mask]`, where
+the size is known before the graph, and those that fill a tensor with the number in another.
 
 `with_sizes` replaces such a call by a call that takes the size. `early_reads.py` and `tensor_items.py` read the size.
 """
@@ -24,6 +25,8 @@ def with_sizes(tx: Tracer, target: Any, args: Args, kwargs: Kwargs) -> VariableT
     """Returns the result of a call that needs the values of tensors, with integers that are known before the graph: in
     place of tensors that are sizes, and for the size of the result of `repeat_interleave`, `nonzero` and `x[mask]`.
     None for other calls."""
+    if target in tensor_items.FILLED:
+        return _filled(tx, target, args, kwargs)
     repeats = args[1] if len(args) > 1 else kwargs.get("repeats")
     if target in _REPEATS and isinstance(repeats, TensorVariable):
         return _repeated(tx, target, args, kwargs, repeats)
@@ -32,6 +35,35 @@ def with_sizes(tx: Tracer, target: Any, args: Args, kwargs: Kwargs) -> VariableT
         return masked
     found = tensor_items.as_sizes(tx, args, kwargs, _size_in)
     return None if found is None else tx.emit(target, *found)
+
+
+def _filled(tx: Tracer, target: Any, args: Args, kwargs: Kwargs) -> VariableTracker | None:
+    """Returns the result of `full` and the like with a tensor as number: an empty tensor, filled in the graph.
+
+    None if a conversion to the dtype of the result could overflow, which eager checks."""
+    position, empty = tensor_items.FILLED[target], _EMPTY[target]
+    number = args[position] if position < len(args) else kwargs.get("fill_value")
+    if not isinstance(number, TensorVariable) or not kwargs.keys().isdisjoint(("out", "requires_grad")):
+        return None
+    fake = tx.graph.use(number)
+    if fake.ndim or fake.requires_grad:
+        return None
+    kwargs = {name: value for name, value in kwargs.items() if name != "fill_value"}
+    if target is torch.full and "dtype" not in kwargs and not fake.dtype.is_floating_point:
+        kwargs["dtype"] = from_constant(fake.dtype if fake.dtype == torch.bool else torch.int64)
+    result = tx.emit(empty, [*args[:position], *args[position + 1 :]], kwargs)
+    assert isinstance(result, TensorVariable)
+    made = tx.graph.use(result)
+    if made.device != fake.device or not _holds(made.dtype, fake.dtype):
+        return None
+    return tx.emit("fill_", [result, number])
+
+
+def _holds(dtype: torch.dtype, number: torch.dtype) -> bool:
+    """Returns whether every number of the second dtype can be converted to the first."""
+    if dtype == number or number == torch.bool:
+        return True
+    return dtype.itemsize > 2 and dtype.is_floating_point and torch.promote_types(dtype, number) == dtype
 
 
 def _masked(tx: Tracer, target: Any, tensor: TensorVariable, rest: Args, kwargs: Kwargs) -> VariableTracker | None:
@@ -135,6 +167,8 @@ def _size_in(tx: Tracer, tensor: TensorVariable) -> VariableTracker | None:
     return None if isinstance(size, ItemVariable) else size
 
 
+# Functions that fill a tensor -> the function that makes it.
+_EMPTY: dict[Any, Any] = {torch.full: torch.empty, torch.full_like: torch.empty_like, "new_full": "new_empty"}
 _REPEATS = (torch.repeat_interleave, "repeat_interleave")
 _SELECTIONS = (torch.masked_select, "masked_select")
 _POSITIONS = (torch.nonzero, "nonzero", torch.argwhere, "argwhere", torch.where)

@@ -276,7 +276,7 @@ def as_numbers(tx: Tracer, target: Any, args: Args, kwargs: Kwargs) -> tuple[Arg
     names = _NUMBER_KEYWORDS.get(target, ("alpha",))
     found = {name: read(tx, arg) for name in names if isinstance(arg := kwargs.get(name), TensorVariable)}
     numbers = {name: number for name, number in found.items() if number is not None}
-    position = _FILLED.get(target, len(args))
+    position = FILLED.get(target, len(args))
     filled = args[position] if position < len(args) else None
     number = read(tx, filled) if isinstance(filled, TensorVariable) else None
     if number is not None:
@@ -320,7 +320,7 @@ _NUMBER_KEYWORDS: dict[Any, tuple[str, ...]] = {
     **dict.fromkeys((torch.full, torch.full_like, "new_full"), ("fill_value",)),
 }
 # Functions that fill a tensor -> position of the number.
-_FILLED: dict[Any, int] = {torch.full: 1, torch.full_like: 1, "new_full": 2}
+FILLED: dict[Any, int] = {torch.full: 1, torch.full_like: 1, "new_full": 2}
 
 # In-place operations -> (operation on the number, or None for an assignment; whether it takes lists).
 _WRITES: dict[Any, tuple[Callable[..., Any] | None, bool]] = {

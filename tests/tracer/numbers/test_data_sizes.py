@@ -63,3 +63,49 @@ def test_a_mask_of_another_shape_raises_the_error_of_eager():
         for _ in range(2):
             with pytest.raises(IndexError, match="The shape of the mask"):
                 compiled(torch.ones(2, 3), torch.ones(3, 2, dtype=torch.bool))
+
+
+class Fills:
+    """Each function fills a tensor with the number in another."""
+
+    def of_the_same_dtype(x, number):
+        return x + x.new_full((x.shape[0], 2), number)
+
+    def like(x, number):
+        return torch.full_like(x, number, dtype=torch.float64) * x
+
+    def of_the_default_dtype(x, number):
+        return torch.full((2,), number) + torch.full(size=(2,), fill_value=number.bool()) + x
+
+    def of_integers(x, number):
+        return torch.full((2,), number.long()) * 2 + torch.full((2,), number.long(), dtype=torch.float32) + x
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("fn", rows_of(Fills))
+@pytest.mark.filterwarnings("error")
+def test_fills_with_the_number_in_a_tensor_do_not_break(fn, backend):
+    compiled = minidynamo.compile(fn, backend=backend, fullgraph=True)
+    for n in range(2, 6):
+        x, number = torch.randn(n, 2), torch.tensor([n / 2, 1.0])[0]
+        made, wanted = compiled(x, number), fn(x, number)
+        assert made.dtype == wanted.dtype and torch.equal(made, wanted)
+    assert compiled.stats.graphs == 2
+
+
+@pytest.mark.parametrize("number", [torch.tensor(1e6), torch.tensor(300)])
+def test_numbers_that_overflow_raise_eager_errors(number):
+    def f(x, number):
+        return x.new_full((2,), number)
+
+    compiled = minidynamo.compile(f, backend="aot_eager")
+    for dtype in (torch.float16, torch.uint8):
+        x = torch.ones(2, dtype=dtype)
+        try:
+            wanted = f(x, number)
+        except RuntimeError as error:
+            with pytest.raises(RuntimeError, match="without overflow") as raised:
+                compiled(x, number)
+            assert str(raised.value) == str(error)
+        else:
+            assert torch.equal(compiled(x, number), wanted)
