@@ -229,7 +229,8 @@ def _shape_env(base: type, sympy: typing.Any, is_unbacked: typing.Callable[[typi
                 short, long = sorted(sides, key=lambda side: (not side.is_number, len(str(side))))
                 if not (long.is_Symbol or long.is_number) and long != short:
                     self.short_forms[long] = short
-                    self._replacements_version_counter += 1  # expressions of existing sizes are computed again
+                    if hasattr(self, "_replacements_version_counter"):  # newer torch keeps expressions of sizes
+                        self._replacements_version_counter += 1
                     self._update_version_counter()
 
         def replace(self, expr: typing.Any) -> typing.Any:
@@ -240,7 +241,8 @@ def _shape_env(base: type, sympy: typing.Any, is_unbacked: typing.Callable[[typi
         def _maybe_fast_eval_comparison(self, expr: typing.Any) -> typing.Any:
             answer = super()._maybe_fast_eval_comparison(expr)
             if answer is None and isinstance(expr, sympy.Rel):
-                answer = self._maybe_evaluate_range_only(expr)  # much faster than the next step, which expands sums
+                bounds = self.bound_sympy(expr)  # much faster than torch's next step, which expands sums
+                answer = bounds.lower if bounds.is_singleton() else None
             return answer
 
     return ShapeEnv
