@@ -101,7 +101,7 @@ NODE_KEYS = {
         "the fake value of a node of an ATen graph",
         "autograd/functional/written_inputs autograd/graph/graph_builder autograd/layout/dim_order "
         "autograd/partition/packing autograd/reinplace/reuse autograd/runtime/partial_backward "
-        "autograd/trace/call_rewrites graph_cache/graphs",
+        "autograd/trace/call_rewrites autograd/trace/defaults graph_cache/graphs",
         "autograd codegen compat graph graph_cache memory",
     ),
     "written_memory": Key(
