@@ -210,7 +210,11 @@ _OWN_RULES: dict[OpOverload, typing.Callable[..., typing.Any] | None] = {
 
 
 def _shape_env(base: type, sympy: typing.Any, is_unbacked: typing.Callable[[typing.Any], bool]) -> type:
-    """Returns a subclass of torch's ShapeEnv whose sizes stay short."""
+    """Returns a subclass of torch's ShapeEnv whose sizes stay short.
+
+    A size that is guarded to equal a shorter expression is named by the shorter one: for several pictures of varying
+    sizes, the sum of their patches is the size of the tensor that holds the patches.
+    """
 
     class ShapeEnv(base):
         def __init__(self, **settings: typing.Any) -> None:
@@ -252,9 +256,7 @@ def _shape_env(base: type, sympy: typing.Any, is_unbacked: typing.Callable[[typi
 def symbolic() -> types.SimpleNamespace:
     """Returns the functions and classes for symbols; imported on first use, since the import is slow.
 
-    - `ShapeEnv` creates symbols, decides conditions on symbols and records the decisions; `DimDynamic` selects how. A
-      size that is guarded to equal a shorter expression is named by the shorter one: for several pictures of varying
-      sizes, the sum of their patches is the size of the tensor that holds the patches.
+    - `ShapeEnv` creates symbols, decides conditions on symbols and records the decisions; `DimDynamic` selects how.
     - Symbol names are hashes of the text of a `NamedSource`.
     - `text(expr)` returns an expression as a Python template, with `{0}`, `{1}`, ... for the symbols, and the symbols.
     - `is_unbacked(symbol)` returns whether a symbol has no known value.

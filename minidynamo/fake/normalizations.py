@@ -1,7 +1,7 @@
 """Owns meta functions of normalizations, softmax and activations with symbolic sizes: results from shapes alone.
 
-torch decomposes these operations in Python; with symbolic sizes, each component costs as much as the operation. A
-convolutional network compiles in less than half of the time. Unusual arguments are left to torch.
+torch decomposes these operations in Python; with symbolic sizes, each component costs as much as the operation. Unusual
+arguments are left to torch.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ def _batch_norm(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
     names = [argument.name for argument in compat.schema_of(op).arguments]
     named = {"running_mean": None, "running_var": None, "training": False, **dict(zip(names, args)), **kwargs}
     x, channels, training = named["input"], named["input"].shape[1:2], named["training"]
-    parameters = [named[name] for name in ("weight", "bias", "running_mean", "running_var") if named[name] is not None]
-    if not x.dtype.is_floating_point or not _have_shape(parameters, channels):
+    running = _given(named["running_mean"], named["running_var"])
+    if not x.dtype.is_floating_point or (not training and len(running) < 2):
         return NotImplemented
-    if not training and named["running_mean"] is None:
+    if not _have_shape([*_given(named["weight"], named["bias"]), *running], channels):
         return NotImplemented
     statistics = channels if training or x.device.type != "cpu" else [0]
     dtype = _dtype_of_statistics(x)
     results = [_empty(x, x.shape, compat.elementwise_strides(x)), *(_empty(x, statistics, dtype=dtype) for _ in "mv")]
     if op is aten._native_batch_norm_legit_functional.default:
-        results += [torch.empty_like(named[name]) for name in ("running_mean", "running_var")]
+        results += map(torch.empty_like, running)
     return tuple(results)
 
 

@@ -23,8 +23,8 @@ from minidynamo.variables.tensors import ItemVariable, TensorVariable
 
 def with_sizes(tx: Tracer, target: Any, args: Args, kwargs: Kwargs) -> VariableTracker | None:
     """Returns the result of a call that needs the values of tensors, with integers that are known before the graph: in
-    place of tensors that are sizes, and for the size of the result of `repeat_interleave`, `nonzero` and `x[mask]`.
-    None for other calls."""
+    place of tensors that are sizes, and for the size of the result of `repeat_interleave`, `nonzero` and `x[mask]`;
+    of a call that fills a tensor with the number in another. None for other calls."""
     if target in tensor_items.FILLED:
         return _filled(tx, target, args, kwargs)
     repeats = args[1] if len(args) > 1 else kwargs.get("repeats")
@@ -48,7 +48,7 @@ def _filled(tx: Tracer, target: Any, args: Args, kwargs: Kwargs) -> VariableTrac
     fake = tx.graph.use(number)
     if fake.ndim or fake.requires_grad:
         return None
-    kwargs = {name: value for name, value in kwargs.items() if name != "fill_value"}
+    kwargs = {name: value for name, value in kwargs.items() if name != "fill_value" and not _is_none(value)}
     if target is torch.full and "dtype" not in kwargs and not fake.dtype.is_floating_point:
         kwargs["dtype"] = from_constant(fake.dtype if fake.dtype == torch.bool else torch.int64)
     result = tx.emit(empty, [*args[:position], *args[position + 1 :]], kwargs)
@@ -57,6 +57,10 @@ def _filled(tx: Tracer, target: Any, args: Args, kwargs: Kwargs) -> VariableTrac
     if made.device != fake.device or not _holds(made.dtype, fake.dtype):
         return None
     return tx.emit("fill_", [result, number])
+
+
+def _is_none(value: VariableTracker) -> bool:
+    return isinstance(value, ConstantVariable) and value.value is None
 
 
 def _holds(dtype: torch.dtype, number: torch.dtype) -> bool:

@@ -80,6 +80,9 @@ class Fills:
     def of_integers(x, number):
         return torch.full((2,), number.long()) * 2 + torch.full((2,), number.long(), dtype=torch.float32) + x
 
+    def without_a_dtype(x, number):
+        return torch.full((2,), number.long(), dtype=None) + x.new_full((2,), number, dtype=None).long() + x.shape[0]
+
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("fn", rows_of(Fills))
