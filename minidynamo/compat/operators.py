@@ -125,9 +125,33 @@ def fake_implementation_of(op: typing.Any) -> typing.Callable[..., typing.Any] |
     return run
 
 
+_PYTHON_FUNCTIONS = {
+    f"aten.{name}.default": getattr(namespace, name)
+    for namespace, names in (
+        (
+            torch._C._VariableFunctions,
+            (
+                *("mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot", "convolution"),
+                *("_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_efficient_attention"),
+                *("native_batch_norm", "native_group_norm", "native_layer_norm", "_softmax", "_log_softmax"),
+                *("cat", "clone", "constant_pad_nd", "cumsum", "embedding", "gather", "index_select"),
+                *("scatter_add", "sort", "topk"),
+            ),
+        ),
+        (torch._C._nn, ("max_pool2d_with_indices",)),
+    )
+    for name in names
+}
+"""Name of an operator -> its function in torch's Python API. The function reads its arguments without the JIT's boxed
+values: it is 0.5 to 1 us cheaper, and 5 us for a convolution. Functions that return numbers as tensors, or refuse None
+among tensors, are left out."""
+
+
 def operator_function(op: typing.Any) -> typing.Any:
-    """Returns the function of an ATen operator without the Python layer of `OpOverload`; other callables unchanged."""
-    return op._op if isinstance(op, OpOverload) else op
+    """Returns the cheapest function of an ATen operator; other callables unchanged."""
+    if not isinstance(op, OpOverload):
+        return op
+    return _PYTHON_FUNCTIONS.get(str(op)) or op._op
 
 
 def runtime_target(node: torch.fx.Node) -> typing.Any:

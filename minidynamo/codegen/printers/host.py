@@ -307,7 +307,7 @@ def _reinterpreted(program: HostProgram) -> set[str]:
             visible.update(step.mutates)
             if step.out in visible:
                 visible.update(step.aliases)
-            elif step.is_view and step.op in RESTRIDING and _is_fixed(step.layout):
+            elif step.is_view and step.op in RESTRIDING and step.layout is not None:
                 found.add(step.out)
         elif isinstance(step, Launch):
             visible.update(step.args[len(step.kernel.reads) :])
@@ -316,11 +316,6 @@ def _reinterpreted(program: HostProgram) -> set[str]:
         elif isinstance(step, (Reuse, Overwrite)) and step.buffer.name in visible:
             visible.add(step.source)
     return found
-
-
-def _is_fixed(layout: Buffer | None) -> bool:
-    """Returns whether a layout is known before the call."""
-    return layout is not None and all(isinstance(number, int) for number in (*layout.shape, *layout.stride))
 
 
 def _with_relevant_strides(program: HostProgram, reinterpreted: Collection[str]) -> set[str]:

@@ -4,8 +4,10 @@ import functools
 import weakref
 from dataclasses import replace
 
+import pytest
 import torch
 
+from minidynamo.codegen.compile_graph import compile_graph
 from minidynamo.codegen.ir.expr import Const, Op
 from minidynamo.codegen.ir.index import Var
 from minidynamo.codegen.ir.loops import Buffer, Extern, GetItem, Name, Store
@@ -14,7 +16,7 @@ from minidynamo.codegen.memory.plan import Allocate, Free, HandOver, HostProgram
 from minidynamo.codegen.memory.planner import plan_memory
 from minidynamo.codegen.printers.host import Calling, print_host
 from minidynamo.codegen.scheduling.schedule import schedule
-from tests.codegen.graphs import located
+from tests.codegen.graphs import located, trace, trace_symbolic
 from tests.codegen.printers import printer_cases as cases
 
 aten = torch.ops.aten
@@ -139,6 +141,19 @@ def test_strides_of_extern_results_are_those_of_the_graph():
     (result,) = call([])
     assert result.stride() == (1, 2)
     assert torch.equal(result, made)
+
+
+@pytest.mark.parametrize("make", [trace, trace_symbolic])
+def test_a_view_between_operators_is_created_without_an_operator(make):
+    def scores(x, keys):
+        return torch.mm(x, keys.t())
+
+    x, keys = torch.rand(3, 200), torch.rand(50, 200)
+    compiled = compile_graph(make(scores, x, keys), target="aten")
+    assert "reinterpret(" in compiled.host.source()
+    more = torch.rand(70, 200)
+    for inputs in [(x, keys), (x, more)] if make is trace_symbolic else [(x, keys)]:
+        assert torch.equal(compiled.call([*inputs])[0], scores(*inputs))
 
 
 def test_writes_to_inputs_are_counted():
