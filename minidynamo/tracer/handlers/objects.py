@@ -24,7 +24,7 @@ from minidynamo.tracer.attributes import class_has, overrides_class
 from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.handlers.values import constant, not_implemented
 from minidynamo.tracer.lazy.lazy_value import class_of
-from minidynamo.tracer.polyfills.objects import has_members
+from minidynamo.tracer.polyfills.objects import has_members, is_marked_as_buffer
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import from_constant
 from minidynamo.variables.base import ConstantVariable, VariableTracker
@@ -104,7 +104,10 @@ def _isinstance(tx: Tracer, obj: VariableTracker, classinfo: VariableTracker, /)
     if overrides_class(obj.python_type):
         what = f"a class check of a `{obj.python_type.__name__}`"
         tx.break_graph("MD237", what, why="Its class defines `__class__`.", fix="Check the wrapped object.")
-    return ConstantVariable(check_classes(tx, issubclass, class_of(tx, obj), class_tuple(tx, classinfo)))
+    classes, cls = class_tuple(tx, classinfo), class_of(tx, obj)
+    if torch.nn.Buffer in classes and issubclass(cls, torch.Tensor) and not issubclass(cls, classes):
+        return tx.call(is_marked_as_buffer, [obj])
+    return ConstantVariable(check_classes(tx, issubclass, cls, classes))
 
 
 def _implements_protocol(tx: Tracer, obj: VariableTracker, protocol: type) -> VariableTracker:

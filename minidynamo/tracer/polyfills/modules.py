@@ -114,10 +114,8 @@ def _backward_hook(self):
 
 @polyfill(Module.__setattr__)
 def module_setattr(self, name, value):
-    if isinstance(value, torch.nn.Buffer):
-        return cannot_trace("assigning an nn.Buffer", "it changes what the module consists of")
     if "_parameters" not in self.__dict__:  # before nn.Module.__init__
-        if isinstance(value, (torch.nn.Parameter, Module)):
+        if isinstance(value, (torch.nn.Parameter, torch.nn.Buffer, Module)):
             return cannot_trace("registering a part of an unfinished module", "nn.Module refuses it")
         return object.__setattr__(self, name, value)
     if isinstance(value, torch.nn.Parameter) or name in self._parameters:
@@ -130,11 +128,13 @@ def module_setattr(self, name, value):
         if name not in self._modules:
             _forget(self, name, (self._parameters, self._buffers))
         return _register(self._modules, name, value, Module, module_globals._global_module_registration_hooks)
-    if name in self._buffers:
+    if isinstance(value, torch.nn.Buffer) or name in self._buffers:
         if type(self).register_buffer is not Module.register_buffer:
             return cannot_trace("assigning a buffer", "the module's own register_buffer decides")
         if not (value is None or isinstance(value, torch.Tensor)):
             return cannot_trace("assigning this to a buffer", "nn.Module refuses it")
+        if isinstance(value, torch.nn.Buffer):
+            return self.register_buffer(name, value, value.persistent)
         return self.register_buffer(name, value, name not in self._non_persistent_buffers_set)
     return object.__setattr__(self, name, value)
 
@@ -175,6 +175,15 @@ def register_parameter(self, name, param):
 def add_module(self, name, module):
     _check_new_name(self, name, self._modules)
     return _register(self._modules, name, module, Module, module_globals._global_module_registration_hooks)
+
+
+@polyfill(torch.nn.Buffer)
+def new_buffer(data=None, *, persistent=True):
+    data = torch.empty(0) if data is None else data
+    buffer = data.detach().requires_grad_(data.requires_grad)
+    buffer.persistent = persistent
+    buffer._is_buffer = True
+    return buffer
 
 
 @polyfill(Module.register_buffer)

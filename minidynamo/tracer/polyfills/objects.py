@@ -61,6 +61,11 @@ def has_members(obj, names, methods):
     return True
 
 
+def is_marked_as_buffer(tensor):
+    """Returns whether a tensor was created by `nn.Buffer`, which marks plain tensors."""
+    return bool(getattr(tensor, "_is_buffer", False))
+
+
 # --- attributes ---------------------------------------------------------------------------------------------------
 
 

@@ -109,3 +109,69 @@ def test_a_learning_rate_that_varies(make):
         results.append(parameter.detach())
     torch.testing.assert_close(results[1], results[0], rtol=0, atol=0)
     assert counter.frame_count == 2
+
+
+class WeightedLoss(nn.Module):
+    """Creates its buffers as nn.Buffer, as the losses of detection models in transformers do."""
+
+    def __init__(self, weight):
+        super().__init__()
+        weights = torch.ones(4)
+        weights[-1] = weight
+        self.weights = nn.Buffer(weights)
+        self.scale = nn.Buffer(torch.full((1,), 2.0), persistent=False)
+        self.register_buffer("registered", torch.ones(4))
+
+    def forward(self, x):
+        return (x * self.weights * self.scale).sum()
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_buffers_are_created_inside(backend):
+    def loss(x, weight):
+        module = WeightedLoss(weight)
+        return module(x), list(module.state_dict()), [name for name, _ in module.named_buffers()], module.scale
+
+    compiled = minidynamo.compile(loss, backend=backend, fullgraph=True)
+    for weight in (0.1, 0.2, 0.3):
+        x, y = (torch.linspace(0, 1, 4, requires_grad=True) for _ in range(2))
+        expected, found = loss(x, weight), compiled(y, weight)
+        expected[0].backward()
+        found[0].backward()
+        assert found[1:3] == expected[1:3] == (["weights", "registered"], ["weights", "scale", "registered"])
+        torch.testing.assert_close((found[0], found[3], y.grad), (expected[0], expected[3], x.grad))
+        assert isinstance(found[3], nn.Buffer) and not found[3].persistent
+
+
+def test_buffers_replace_the_buffers_of_a_module_from_outside():
+    def replace(module, x):
+        module.weights = nn.Buffer(x * 2, persistent=False)
+        module.scale = nn.Buffer(x * 3)
+        return module.weights + module.scale
+
+    modules, x = (WeightedLoss(1.0), WeightedLoss(1.0)), torch.ones(4)
+    found = minidynamo.compile(replace, backend="eager", fullgraph=True)(modules[0], x)
+    assert torch.equal(found, replace(modules[1], x))
+    assert [*modules[0].state_dict()] == [*modules[1].state_dict()] == ["scale", "registered"]
+
+
+def test_a_buffer_shares_memory_and_differentiability_with_its_data():
+    def share(x):
+        buffer = nn.Buffer(x)
+        x.add_(1)
+        return buffer, buffer.requires_grad, buffer.is_leaf
+
+    compiled = minidynamo.compile(share, backend="eager", fullgraph=True)
+    buffer, *flags = compiled(torch.ones(3))
+    assert (buffer.tolist(), flags) == ([2, 2, 2], [False, True])
+
+
+@pytest.mark.parametrize("classes", [nn.Buffer, (nn.Parameter, nn.Buffer), (nn.Buffer, torch.Tensor)])
+def test_buffers_are_told_from_other_tensors(classes):
+    def kinds(module, x):
+        tensors = (module.weights, module.registered, x, x * 2, nn.Buffer(x), nn.Parameter(x), 3)
+        return x * 2, [isinstance(value, classes) for value in tensors]
+
+    module, compiled = WeightedLoss(1.0), minidynamo.compile(kinds, backend="eager", fullgraph=True)
+    for x in (torch.ones(4), nn.Buffer(torch.ones(4)), torch.ones(4)):
+        assert compiled(module, x)[1] == kinds(module, x)[1]
