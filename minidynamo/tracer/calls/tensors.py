@@ -255,7 +255,6 @@ def _restore_version(tx: Tracer, tensor: VariableTracker, count: VariableTracker
 def _guard_disjoint_from_written(tx: Tracer, tensor: TensorVariable) -> None:
     """Guards that no other external tensor that the graph writes shares memory with the tensor: views share a count."""
     own = memory_of(tx.graph.use(tensor))
-    written = {memory for node in tx.graph.graph.nodes for memory in node.meta.get("written_memory", ())} - {own}
-    others = [owner for memory in written if (owner := tx.graph.owner_of(memory)) is not None]
+    others = [other for other in tx.graph.written_tensors() if memory_of(other.fake) != own]
     if not facts.guard_no_shared_memory(tx, tensor, others):
         tx.break_graph("MD212", "the writes to a tensor are counted after a write to the same memory", why=_AUTOGRAD)

@@ -203,9 +203,17 @@ class OutputGraph:
 
     def may_have_written(self) -> bool:
         """Returns whether the graph may have written to an external tensor so far."""
+        return None in self._memories_written() or bool(self.written_tensors())
+
+    def written_tensors(self) -> list[TensorVariable]:
+        """Returns the external tensors to whose memory the graph has written so far, as far as known."""
+        owners = (self.owner_of(memory) for memory in self._memories_written() if memory is not None)
+        return [owner for owner in owners if owner is not None]
+
+    def _memories_written(self) -> list[object]:
+        """Returns the memories to which the graph has written so far, each once, with None for unknown memory."""
         nodes = [node.meta for node in self.graph.nodes if node.meta.get("mutates")]
-        memories = [memory for meta in nodes for memory in meta["written_memory"] or [None]]
-        return any(memory is None or self.owner_of(memory) is not None for memory in memories)
+        return [*dict.fromkeys(memory for meta in nodes for memory in meta["written_memory"] or [None])]
 
     def writes_to(self, nodes: set[torch.fx.Node]) -> bool:
         """Returns whether an open graph has written to the result of one of the nodes, through any view."""

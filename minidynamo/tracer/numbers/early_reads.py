@@ -24,6 +24,7 @@ from minidynamo.guards.source import Called, Constant, Item, Source, call_or_non
 from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.frames.unrolling import size_here
 from minidynamo.tracer.graph.constant_folding import is_plain, is_size, needed_nodes, value_of
+from minidynamo.tracer.lazy.facts import guard_no_shared_memory
 from minidynamo.tracer.numbers.arithmetic import value_here
 from minidynamo.variables.base import NumberVariable, VariableTracker
 from minidynamo.variables.containers import ListVariable, SequenceVariable, SliceVariable
@@ -82,6 +83,10 @@ def read(tx: Tracer, tensor: TensorVariable, method: str) -> VariableTracker | N
         int(size)  # a list of another length has a version of its own
     nodes = filter(needed.__contains__, tensor.node.graph.nodes)
     roots = {node: root for node in nodes if (root := tx.graph.external(node)) is not None}
+    tensors = [root for root in roots.values() if isinstance(root, TensorVariable) and _is_integer(root.fake)]
+    written = tx.graph.written_tensors()
+    if not all(guard_no_shared_memory(tx, tensor, written) for tensor in tensors):
+        return None
     method = "tolist" if method == "tolist" else "item"
     with preserved():
         restore(tx.graph.entry_settings)  # the settings in which guards are checked
@@ -145,7 +150,7 @@ def _needed(tx: Tracer, node: Any) -> set[torch.fx.Node] | None:
         root = tx.graph.external(node)
         return root is not None and root.source is not None and not is_drawn(root.source)
 
-    if tx.graph.subgraph is not None or tx.graph.may_have_written():
+    if tx.graph.subgraph is not None:
         return None
     needed = needed_nodes(node, _is_small, is_root)
     if needed is None or tx.graph.writes_to(needed):

@@ -326,3 +326,49 @@ def test_a_frozen_function_chooses_a_version_by_the_numbers():
     frozen = minidynamo.freeze(compiled)
     for lengths in LENGTHS:
         assert torch.equal(frozen(x, torch.tensor(lengths)), unpadded(x, torch.tensor(lengths)))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_writes_to_other_tensors_come_before_an_early_read(backend):
+    """A graph classifier in training: batch norm writes its statistics, and pooling reads the number of graphs."""
+
+    def pooled(norm, x, graphs):
+        count = int(graphs.max()) + 1
+        return norm(x).new_zeros(count, x.shape[1]).index_add(0, graphs, norm(x))
+
+    modules = [torch.nn.BatchNorm1d(6) for _ in range(2)]
+    compiled = minidynamo.compile(pooled, backend=backend)
+    for graphs in ([0, 1, 1, 2], [0, 0, 1, 1], [0, 1, 2, 3], [0, 1, 1, 1, 2]):
+        x, graphs = torch.randn(len(graphs), 6), torch.tensor(graphs)
+        seen, expected = compiled(modules[0], x, graphs), pooled(modules[1], x, graphs)
+        torch.testing.assert_close(seen, expected)
+        torch.testing.assert_close(modules[0].state_dict(), modules[1].state_dict())
+    assert compiled.stats.graph_breaks == 0
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("first", ["apart", "shared"])
+def test_an_early_read_of_memory_that_is_written_before(backend, first):
+    def grown(counter, lengths, x):
+        counter.add_(1)
+        return x[: lengths.max()] * 2
+
+    compiled = minidynamo.compile(grown, backend=backend)
+    x = torch.randn(9)
+    for kind in (first, "apart", "shared", "apart", "shared"):
+        results = []
+        for function in (compiled, grown):
+            memory = torch.tensor([1, 2, 3])
+            counter = memory[1:] if kind == "shared" else torch.tensor([2, 3])
+            results.append((function(counter, memory, x), memory, counter))
+        torch.testing.assert_close(*results)
+
+
+def test_an_early_read_of_a_tensor_that_is_written_before():
+    def grown(lengths, x):
+        lengths.add_(1)
+        return x[: lengths.max()] * 2
+
+    compiled, x = minidynamo.compile(grown, backend="eager"), torch.randn(9)
+    for lengths in LENGTHS[:3]:
+        assert torch.equal(compiled(torch.tensor(lengths), x), grown(torch.tensor(lengths), x))
