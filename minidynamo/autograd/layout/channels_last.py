@@ -15,7 +15,7 @@ import torch
 from torch import fx
 
 from minidynamo.autograd.functional.shape_only_reads import SHAPE_ONLY
-from minidynamo.autograd.graph.graph_builder import copied
+from minidynamo.autograd.graph.graph_builder import copied, fake
 from minidynamo.autograd.graph.numbers import has_symbols
 from minidynamo.autograd.layout.dim_order import NewLayouts, empty_as, laid_out, takes_any_layout
 
@@ -35,7 +35,6 @@ TAKE_IMAGES = frozenset(
         aten.max_pool2d_with_indices_backward.default,
         aten.native_batch_norm.default,
         aten.native_batch_norm_backward.default,
-        aten.native_group_norm.default,
         aten.upsample_bilinear2d.default,
         aten.upsample_nearest2d.default,
     }
@@ -163,7 +162,14 @@ def _takes_any_images(node: fx.Node) -> bool:
     call = _convolution(node)
     if call is not None:
         return call.is_faster()
+    if node.target is aten.native_group_norm.default:
+        return _is_laid_out_as_image(fake(node.args[0]))
     return node.target in TAKE_IMAGES or (isinstance(node.meta["val"], torch.Tensor) and takes_any_layout(node))
+
+
+def _is_laid_out_as_image(value: torch.Tensor) -> bool:
+    """Returns whether a tensor has one of the layouts that torch's kernel of a group norm accepts."""
+    return value.is_contiguous() or (value.ndim == 4 and value.is_contiguous(memory_format=torch.channels_last))
 
 
 def _lay_out(graph: fx.Graph, arguments: Mapping[fx.Node, torch.Tensor], results: int | None, count: _Count) -> None:

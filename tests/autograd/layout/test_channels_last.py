@@ -179,10 +179,20 @@ def kept_aside(net, x):
     return x * 2
 
 
+def small(x):
+    return F.avg_pool2d(x, 4)
+
+
+def rescaled(x):
+    return x.mean().sin()
+
+
 BETWEEN = {
     "nothing": lambda net, x: x,
     "batch norm": lambda net, x: net.norm(x),
     "group norm": lambda net, x: F.group_norm(x, 4),
+    "group norm of rows": lambda net, x: x + rescaled(F.group_norm(small(x).flatten(2), 4)),
+    "group norm of turned images": lambda net, x: x + rescaled(F.group_norm(small(x).transpose(2, 3), 4)),
     "pooling and back": lambda net, x: F.interpolate(F.max_pool2d(x, 2), scale_factor=2.0) + F.avg_pool2d(x, 3, 1, 1),
     "skips": lambda net, x: torch.cat([x, x.sigmoid()], 1)[:, ::2] + x.mean((2, 3), keepdim=True),
     "a flat view": flat_product,
