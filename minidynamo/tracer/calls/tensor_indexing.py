@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from minidynamo.tracer.frames.interpreter import Tracer
-from minidynamo.tracer.numbers import numpy_numbers
+from minidynamo.tracer.numbers import graph_numbers, numpy_numbers
 from minidynamo.variables.base import ConstantVariable, NumberVariable, VariableTracker
 from minidynamo.variables.containers import ListVariable, SliceVariable, TupleVariable
 from minidynamo.variables.objects import OpaqueVariable
@@ -50,6 +50,26 @@ def select_numbers(
         else:
             pending.append((item, 1 if _is(item, None) else 0 if item.python_type is int else count))
     return part, WHOLE if all(item is _ALL for item, _ in pending) else TupleVariable([item for item, _ in pending])
+
+
+def refuse_unknown_lengths(tx: Tracer, tensor: TensorVariable, key: VariableTracker, value: VariableTracker) -> None:
+    """Breaks the graph before `tensor[key] = value` for slices whose length the graph reads from a tensor, unless the
+    numbers can be read before the graph. A value that is broadcast along such a slice fits any length."""
+    items = key.items if isinstance(key, TupleVariable) else [key]
+    if not isinstance(value, TensorVariable) or not any(map(graph_numbers.involves_item, items)):
+        return
+    shape = tx.graph.use(value).shape
+    dim_counts = _dimensions(tx, items, tx.graph.use(tensor).dim())
+    lengths_vary: list[bool] = []
+    for item, count in zip(items, dim_counts or ()):
+        if isinstance(item, SliceVariable):
+            lengths_vary.append(graph_numbers.involves_item(item))
+        elif _is(item, ...) or _is(item, None):
+            lengths_vary += [False] * (count or 1)
+    lengths_vary += [False] * (tx.graph.use(tensor).dim() - sum(dim_counts or ()))
+    is_unknown = dim_counts is None or any(isinstance(item, TensorVariable) for item in items)
+    if is_unknown or any(varies and size != 1 for varies, size in zip(reversed(lengths_vary), reversed(shape))):
+        graph_numbers.break_on_value(tx, "setitem()", [key])
 
 
 def index_by_tensors(tx: Tracer, tensor: TensorVariable, key: VariableTracker) -> VariableTracker | None:

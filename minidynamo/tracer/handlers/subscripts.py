@@ -14,7 +14,13 @@ from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Constant
 from minidynamo.tracer.attributes import class_has, lookup_on_class
 from minidynamo.tracer.calls.operators import fold
-from minidynamo.tracer.calls.tensor_indexing import WHOLE, index_by_tensors, scalar_bool_as_mask, select_numbers
+from minidynamo.tracer.calls.tensor_indexing import (
+    WHOLE,
+    index_by_tensors,
+    refuse_unknown_lengths,
+    scalar_bool_as_mask,
+    select_numbers,
+)
 from minidynamo.tracer.frames.exceptions import without_message
 from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.lazy import partial_reads
@@ -121,6 +127,7 @@ def _setitem(tx: Tracer, obj: VariableTracker, key: VariableTracker, value: Vari
     key = _subscript_of(tx, obj, key)
     if isinstance(obj, TensorVariable):
         value = value.realize()
+        refuse_unknown_lengths(tx, obj, key, value)
         return tx.emit(operator.setitem, [*scalar_bool_as_mask(tx, *select_numbers(tx, obj, key), value), value])
     _subscript(tx, obj, "__setitem__", key, value)
     return ConstantVariable(None)

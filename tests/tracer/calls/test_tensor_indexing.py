@@ -119,3 +119,36 @@ def test_one_bool_says_whether_a_tensor_is_filled(backend: str, value: object) -
         results[2].sum().backward()
         expected[2].sum().backward()
         assert torch.equal(w.grad, same.grad)
+
+
+def enqueue(queue: Tensor, pointer: Tensor, keys: Tensor) -> Tensor:
+    """The queue of momentum contrast: a pointer in a buffer selects the columns that are replaced."""
+    first = int(pointer)
+    queue[:, first : first + keys.shape[0]] = keys.T
+    pointer[0] = (first + keys.shape[0]) % queue.shape[1]
+    return queue * 2
+
+
+def after_largest(queue: Tensor, scores: Tensor, keys: Tensor) -> Tensor:
+    first = int(scores.sin().argmax())
+    queue[:, first : first + 2] = keys
+    return queue * 2
+
+
+def broadcast_after_largest(queue: Tensor, scores: Tensor, keys: Tensor) -> Tensor:
+    first = int(scores.sin().argmax())
+    queue[:, :first] = keys[:, :1]
+    return queue * 2
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize(("function", "breaks"), [(enqueue, 0), (after_largest, 1), (broadcast_after_largest, 0)])
+def test_slices_that_tensors_select_are_assigned(function: Callable[..., Tensor], breaks: int, backend: str) -> None:
+    compiled = minidynamo.compile(function, backend=backend)
+    queues = [torch.zeros(2, 6), torch.zeros(2, 6)]
+    for step in range(5):
+        chooser = torch.tensor([2 * step % 6]) if function is enqueue else torch.eye(6)[step % 4]
+        keys, choosers = torch.randn(2, 2), (chooser, chooser.clone())
+        results = [f(queue, each, keys) for f, queue, each in zip((compiled, function), queues, choosers)]
+        assert torch.equal(*results) and torch.equal(*queues) and torch.equal(*choosers)
+    assert compiled.stats.graph_breaks == breaks
