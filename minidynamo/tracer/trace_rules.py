@@ -180,8 +180,11 @@ def is_never_inlined(value: types.FunctionType) -> bool:
 def _never_inlined(value: types.FunctionType) -> str:
     if value.__code__ is SCHEDULED_STEP:
         return ""
-    # A decorator with functools.wraps copies the module name of another function.
-    for module in (value.__module__ or "", value.__globals__.get("__name__") or ""):
+    # A decorator copies `__module__` from the wrapped function, which may be of another package.
+    own_module = value.__globals__.get("__name__") or ""
+    for module in (
+        (own_module, value.__module__ or "") if not own_module or _is_of_its_package(value) else (own_module,)
+    ):
         found = any(module == name or module.startswith(f"{name}.") for name in _NEVER_INLINED)
         if found and module not in _TRACED:
             return module

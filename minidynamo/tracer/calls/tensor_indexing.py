@@ -52,23 +52,11 @@ def select_numbers(
     return part, WHOLE if all(item is _ALL for item, _ in pending) else TupleVariable([item for item, _ in pending])
 
 
-def refuse_unknown_lengths(tx: Tracer, tensor: TensorVariable, key: VariableTracker, value: VariableTracker) -> None:
-    """Breaks the graph before `tensor[key] = value` for slices whose length the graph reads from a tensor, unless the
-    numbers can be read before the graph. A value that is broadcast along such a slice fits any length."""
+def refuse_unknown_lengths(tx: Tracer, key: VariableTracker) -> None:
+    """Breaks the graph before an assignment to a slice whose bounds the graph reads from a tensor, unless these can be
+    read before the graph."""
     items = key.items if isinstance(key, TupleVariable) else [key]
-    if not isinstance(value, TensorVariable) or not any(map(graph_numbers.involves_item, items)):
-        return
-    shape = tx.graph.use(value).shape
-    dim_counts = _dimensions(tx, items, tx.graph.use(tensor).dim())
-    lengths_vary: list[bool] = []
-    for item, count in zip(items, dim_counts or ()):
-        if isinstance(item, SliceVariable):
-            lengths_vary.append(graph_numbers.involves_item(item))
-        elif _is(item, ...) or _is(item, None):
-            lengths_vary += [False] * (count or 1)
-    lengths_vary += [False] * (tx.graph.use(tensor).dim() - sum(dim_counts or ()))
-    is_unknown = dim_counts is None or any(isinstance(item, TensorVariable) for item in items)
-    if is_unknown or any(varies and size != 1 for varies, size in zip(reversed(lengths_vary), reversed(shape))):
+    if any(isinstance(item, SliceVariable) and graph_numbers.involves_item(item) for item in items):
         graph_numbers.break_on_value(tx, "setitem()", [key])
 
 

@@ -15,7 +15,7 @@ import contextlib
 import inspect
 import types
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeGuard
 from weakref import WeakSet
 
 import torch.fx
@@ -38,11 +38,11 @@ from minidynamo.tracer.reachable import is_external, target_of
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import NotConstant, as_constant, is_constant_value
 from minidynamo.tracer.records.side_effects import GlobalSet
-from minidynamo.tracer.trace_rules import is_library_value, is_trusted_module
+from minidynamo.tracer.trace_rules import is_library_value, is_trusted_class, is_trusted_module
 from minidynamo.variables.base import ConstantVariable, NumberVariable, VariableTracker
 from minidynamo.variables.callables import BuiltinVariable
 from minidynamo.variables.containers import DictVariable, ListVariable, SequenceVariable, TupleVariable
-from minidynamo.variables.objects import ObjectVariable
+from minidynamo.variables.objects import ClassVariable, ObjectVariable
 
 # Code flags of generators and coroutines.
 _SUSPENDED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
@@ -127,7 +127,13 @@ def _argument_source(variable: VariableTracker) -> Source | None:
         if isinstance(variable, ConstantVariable | TupleVariable):
             value = as_constant(variable)
             return Constant(value, repr(value))
+    if _is_trusted_class(variable):
+        return Constant(variable.value, variable.value.__qualname__)
     return variable.source if isinstance(variable, ObjectVariable) and variable.value is not None else None
+
+
+def _is_trusted_class(variable: VariableTracker) -> TypeGuard[ClassVariable]:
+    return isinstance(variable, ClassVariable) and is_trusted_class(variable.value)
 
 
 def _call_on_symbolic_numbers(
@@ -177,11 +183,12 @@ def _has_symbolic_number(variable: VariableTracker) -> bool:
 
 
 def _is_constant(variable: VariableTracker) -> bool:
-    """Returns whether the value cannot change: a number, text, a tuple of these, or a cached result computed from
-    these."""
+    """Returns whether the value cannot change: a number, text, a library's class, a tuple of these, or a cached result
+    computed from these."""
     if isinstance(variable, TupleVariable):
         return all(map(_is_constant, variable.items))
-    return isinstance(variable, NumberVariable | ConstantVariable) or variable in _FROM_CONSTANTS
+    is_constant = isinstance(variable, NumberVariable | ConstantVariable) or _is_trusted_class(variable)
+    return is_constant or variable in _FROM_CONSTANTS
 
 
 def _current_value(variable: VariableTracker, refuse: Callable[[str], NoReturn]) -> Any:

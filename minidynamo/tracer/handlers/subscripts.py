@@ -127,7 +127,7 @@ def _setitem(tx: Tracer, obj: VariableTracker, key: VariableTracker, value: Vari
     key = _subscript_of(tx, obj, key)
     if isinstance(obj, TensorVariable):
         value = value.realize()
-        refuse_unknown_lengths(tx, obj, key, value)
+        refuse_unknown_lengths(tx, key)
         return tx.emit(operator.setitem, [*scalar_bool_as_mask(tx, *select_numbers(tx, obj, key), value), value])
     _subscript(tx, obj, "__setitem__", key, value)
     return ConstantVariable(None)

@@ -136,13 +136,13 @@ def after_largest(queue: Tensor, scores: Tensor, keys: Tensor) -> Tensor:
 
 
 def broadcast_after_largest(queue: Tensor, scores: Tensor, keys: Tensor) -> Tensor:
-    first = int(scores.sin().argmax())
-    queue[:, :first] = keys[:, :1]
+    last = int(scores.sin().argmax()) + 1
+    queue[:, :last] = keys[:, :1]
     return queue * 2
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-@pytest.mark.parametrize(("function", "breaks"), [(enqueue, 0), (after_largest, 1), (broadcast_after_largest, 0)])
+@pytest.mark.parametrize(("function", "breaks"), [(enqueue, 0), (after_largest, 1), (broadcast_after_largest, 1)])
 def test_slices_that_tensors_select_are_assigned(function: Callable[..., Tensor], breaks: int, backend: str) -> None:
     compiled = minidynamo.compile(function, backend=backend)
     queues = [torch.zeros(2, 6), torch.zeros(2, 6)]
