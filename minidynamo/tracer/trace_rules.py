@@ -180,11 +180,10 @@ def is_never_inlined(value: types.FunctionType) -> bool:
 def _never_inlined(value: types.FunctionType) -> str:
     if value.__code__ is SCHEDULED_STEP:
         return ""
-    # A decorator copies `__module__` from the wrapped function, which may be of another package.
     own_module = value.__globals__.get("__name__") or ""
-    for module in (
-        (own_module, value.__module__ or "") if not own_module or _is_of_its_package(value) else (own_module,)
-    ):
+    # A decorator copies `__module__` from the wrapped function; minidynamo's stand-ins copy it from the original.
+    is_copy = own_module and not own_module.startswith("minidynamo.") and not _is_of_its_package(value)
+    for module in (own_module, "" if is_copy else value.__module__ or ""):
         found = any(module == name or module.startswith(f"{name}.") for name in _NEVER_INLINED)
         if found and module not in _TRACED:
             return module
