@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Protocol
 
 import torch
@@ -57,6 +57,7 @@ from minidynamo.compat import OpOverload
 from minidynamo.config import config
 from minidynamo.core import artifacts
 from minidynamo.core.events import phase
+from minidynamo.core.records import record
 from minidynamo.errors import Diagnostic, GraphRefused
 from minidynamo.graph.autograd_calls import differentiates_again
 from minidynamo.graph.boxed import BoxedCallable, as_boxed, make_boxed, mark_boxed
@@ -69,7 +70,7 @@ AtenCompiler = Callable[[fx.GraphModule, Sequence[Any]], BoxedCallable]
 Keep = Callable[[], Collection[OpOverload]]
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class AotGraphs:
     """The results of the autograd stage for one torch-level graph."""
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import operator
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,6 +22,7 @@ from minidynamo.autograd.graph.provenance import line_of_node
 from minidynamo.autograd.trace.joint import untraceable
 from minidynamo.autograd.trace.scalar_arguments import with_hints
 from minidynamo.compat import FakeTensor, without_fake_tensor_log
+from minidynamo.core.records import record
 from minidynamo.errors import Diagnostic, GraphRefused
 from minidynamo.fake.mode import FakeTensorMode, real_tensors_in_calls
 from minidynamo.graph.autograd_calls import is_autograd_call, require_grad, returns_several, watched_tensors
@@ -46,7 +46,7 @@ CompileGraph = Callable[[fx.GraphModule, Sequence[Any]], BoxedCallable]
 Environment = dict[fx.Node, Any]
 
 
-@dataclass
+@record
 class _Step:
     """A part of the graph: a callable, or two callables and a node as condition."""
 

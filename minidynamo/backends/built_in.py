@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch.fx
@@ -27,6 +27,7 @@ from minidynamo.codegen.memory import plan
 from minidynamo.config import Config, config
 from minidynamo.core import artifacts
 from minidynamo.core.events import notice, phase, publish
+from minidynamo.core.records import record
 from minidynamo.errors import BackendError, Diagnostic, GraphRefused, first_line
 from minidynamo.graph.autograd_calls import registers_hook
 from minidynamo.graph.boxed import BoxedCallable, first_location, graph_text, make_boxed, make_boxed_func
@@ -117,7 +118,7 @@ def _lowered() -> Collection[compat.OpOverload]:
     return compile_graph.lowered_ops() - masked()
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class _Generator:
     """Generates code for the stages of one graph. The backward graph is compiled later, under the same settings."""
 

@@ -10,7 +10,7 @@ import functools
 import importlib.metadata
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import torch.fx
@@ -24,6 +24,7 @@ from minidynamo.codegen.runtime.toolchain import find_toolchain
 from minidynamo.config import Config
 from minidynamo.core import artifacts
 from minidynamo.core.events import notice, phase, publish
+from minidynamo.core.records import record
 from minidynamo.errors import BackendError, KernelsUnavailable
 from minidynamo.graph.boxed import BoxedCallable
 from minidynamo.graph.saved_tensor_hooks import Hooks, as_graph
@@ -129,7 +130,7 @@ def _uncallable(args: list[Any]) -> tuple[Any, ...]:
     raise AssertionError("a recorded compiled graph is not called")
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class StoredGraph:
     """The disk entry of one torch-level graph, whether stored already or not."""
 

@@ -11,18 +11,20 @@ import functools
 import inspect
 import types
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from bytecode import ConcreteBytecode, ConcreteInstr
 from bytecode.concrete import ExceptionTableEntry
 from bytecode.instr import InstrLocation
+
+from minidynamo.core.records import record
 
 
 class Label:
     """A position in a list of operations. Labels compare by identity."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Region:
     """A protected range of code, and its exception handler."""
 
@@ -34,7 +36,7 @@ class Region:
     lasti: bool
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Op:
     """An operation, with a raw argument or a jump label."""
 

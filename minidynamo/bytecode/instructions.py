@@ -27,9 +27,10 @@ import dis
 import functools
 import types
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from minidynamo.core.records import record
 from minidynamo.errors import UserLocation
 
 # The opcodes themselves show the Python version, so this module does not need `compat`.
@@ -55,7 +56,7 @@ _JUMPS = {*dis.hasjrel, *dis.hasjabs}
 _SLOT_OPS = {*dis.haslocal, *dis.hasfree}
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Handler:
     """The exception handler of an instruction."""
 
@@ -67,7 +68,7 @@ class Handler:
     lasti: bool
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Instruction:
     """An operation of a code object."""
 

@@ -10,7 +10,6 @@ import dis
 import itertools
 import types
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from minidynamo.bytecode.analysis import (
     TERMINATORS,
@@ -23,6 +22,7 @@ from minidynamo.bytecode.analysis import (
 )
 from minidynamo.bytecode.instructions import NULL_ABOVE_CALLABLE, Instruction, decode, slot_names
 from minidynamo.core.names import identifier
+from minidynamo.core.records import record
 
 # The kind of a stack slot. A cell is on the stack while a closure is built, and while an inlined comprehension uses the
 # slot of the cell's variable.
@@ -33,7 +33,7 @@ _NULL_AND_VALUE = (VALUE, NULL) if NULL_ABOVE_CALLABLE else (NULL, VALUE)
 _RESULT_REPLACES_SLOT = {"CALL", "CALL_KW", "CALL_FUNCTION_EX", "BUILD_TUPLE"}
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class FramePoint:
     """A frame of `code` before it runs instruction `index`.
 
@@ -75,7 +75,7 @@ def _identifiers(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(identifiers)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Exit:
     """The frame after an instruction."""
 

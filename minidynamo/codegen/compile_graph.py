@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from torch import fx
@@ -30,6 +30,7 @@ from minidynamo.codegen.runtime.host_text import HostText
 from minidynamo.config import config
 from minidynamo.core import artifacts
 from minidynamo.core.events import notice, phase
+from minidynamo.core.records import record
 from minidynamo.errors import Diagnostic, KernelBuildError, KernelsUnavailable, UnknownName, nearest
 from minidynamo.graph.marks import DIES, MAY_DIE, RETURNED
 from minidynamo.memory.plan import MemoryPlan
@@ -40,7 +41,7 @@ TARGETS = ("auto", "cpp", "triton", "aten")
 Launchers = dict[str, Callable[..., None]]
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class CompiledGraph:
     """The compiled form of a graph, with the text of each stage."""
 

@@ -22,7 +22,6 @@ import time
 import traceback
 import types
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -30,6 +29,7 @@ import platformdirs
 
 from minidynamo.config import config
 from minidynamo.core.events import notice, publish
+from minidynamo.core.records import record
 from minidynamo.errors import Diagnostic, MinidynamoError
 
 P = ParamSpec("P")
@@ -49,7 +49,7 @@ STAGES = {
 """The kinds of texts of a compiled function, in the order in which a call runs through them."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Artifact:
     """A text that was written."""
 

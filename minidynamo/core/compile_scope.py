@@ -8,7 +8,6 @@ leave a mode open for all later operations of the program. So may an error of to
 from __future__ import annotations
 
 import contextlib
-import gc
 import signal
 import sys
 import threading
@@ -18,6 +17,7 @@ from typing import Any
 
 from minidynamo import compat
 from minidynamo.core.artifacts import is_own_file, own_frames_hidden
+from minidynamo.core.garbage import collections_delayed
 
 STACK_FRAMES = 500
 """The calls on the stack that a compile may need, on top of the program's own."""
@@ -30,29 +30,12 @@ def isolated() -> Iterator[None]:
     """Isolates a compile: only the result and the error are visible afterwards."""
     with (
         _signals_delayed(),
-        _collections_delayed(),
+        collections_delayed(),
         compat.keeping_thread_state(),
         compat.with_denormals(),
         compat.uncaptured(),
     ):
         yield
-
-
-@contextlib.contextmanager
-def _collections_delayed() -> Iterator[None]:
-    """Delays collections of reference cycles until after the block.
-
-    A compile creates many objects, so Python would often visit all objects of the process, with those of torch: a sixth
-    of the time of a compile.
-    """
-    if not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 @contextlib.contextmanager

@@ -8,13 +8,13 @@ from __future__ import annotations
 import functools
 import types
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any, TypeVar, overload
 
 import torch
 
 from minidynamo.compat import is_allowed_by_torch_compile, is_disallowed_by_torch_compile
 from minidynamo.config import STANCES, config
+from minidynamo.core.records import record
 from minidynamo.errors import ArgumentError, Diagnostic, UnknownName, nearest
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -164,7 +164,7 @@ class set_stance:
 _ATTRIBUTE = "__minidynamo_dimensions__"
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Dimension:
     """The declaration of a dimension."""
 

@@ -14,16 +14,17 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import torch
 
 from minidynamo.core.locks import ForkSafeLock
+from minidynamo.core.records import record
 from minidynamo.errors import ArgumentError, Diagnostic, UserLocation, summary
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Event:
     """An event."""
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import gc
 import importlib.util
 import sys
 import types
@@ -16,6 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from minidynamo.core.events import phase
+from minidynamo.core.garbage import collections_delayed
 from minidynamo.core.locks import ForkSafeLock
 
 LAZY = (
@@ -42,15 +42,9 @@ _running: set[str] = set()
 
 @contextlib.contextmanager
 def _importing() -> Iterator[None]:
-    """Times imports. The garbage collector is off: each run would visit all modules of torch, and free little."""
-    is_on = gc.isenabled()
-    gc.disable()
-    try:
-        with phase("imports"):
-            yield
-    finally:
-        if is_on:
-            gc.enable()
+    """Times imports."""
+    with collections_delayed(), phase("imports"):
+        yield
 
 
 class _LazyModule(types.ModuleType):

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import itertools
 import operator
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 
 from minidynamo.core.locks import ForkSafeLock
+from minidynamo.core.records import record
 from minidynamo.errors import counted
 
 # The guards of the 16th frame are timed, and from then on those of each 1024th.
@@ -64,7 +65,7 @@ class _Counts:
         self._forgotten += self.total()
 
 
-@dataclass
+@record
 class Stats:
     """Counters of one compiled function, with its resume functions and the functions compiled at graph breaks."""
 

@@ -12,7 +12,7 @@ import inspect
 import types
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeVar, Unpack, cast, overload
 
 import torch
@@ -31,6 +31,7 @@ from minidynamo.config import config
 from minidynamo.core.artifacts import own_frames_hidden
 from minidynamo.core.directives import COMPILED, own_mark
 from minidynamo.core.events import forget_notices, notice
+from minidynamo.core.records import record
 from minidynamo.core.stats import Stats
 from minidynamo.errors import ArgumentError, Diagnostic
 from minidynamo.frontend import convert_frame
@@ -183,7 +184,7 @@ def _unchanged(target: T, why: str) -> T:
     return target
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class _KnownCompile:
     """A compiled function and, for a bound method, the object to which the method was bound."""
 
@@ -384,8 +385,8 @@ def reset(target: Any = None) -> None:
     """Forgets all entries of `target`, or of all functions and modules, and lets notices be shown again."""
     targets = [*_compiled_blocks(target).values()] or [target]
     records = list(all_compiled.values()) if target is None else [compiled_record(each) for each in targets]
-    for record in records:
-        record.reset()
+    for known in records:
+        known.reset()
     forget_notices()
     if target is None:
         forget_wrong_operators()

@@ -30,6 +30,7 @@ from minidynamo.core import artifacts
 from minidynamo.core.compile_scope import STACK_FRAMES
 from minidynamo.core.events import notice, phase, publish
 from minidynamo.core.lazy_modules import load_once
+from minidynamo.core.records import record
 from minidynamo.errors import (
     ArgumentError,
     BackendError,
@@ -144,7 +145,7 @@ class FrameToConvert:
         )
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Conversion:
     """The result of converting one frame."""
 

@@ -15,7 +15,6 @@ import linecache
 import types
 import weakref
 from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass
 from typing import Any
 
 from minidynamo import compat
@@ -26,6 +25,7 @@ from minidynamo.core.compile_scope import deeper_stack, isolated
 from minidynamo.core.events import notice, publish
 from minidynamo.core.locks import ForkSafeLock
 from minidynamo.core.names import weakly
+from minidynamo.core.records import record
 from minidynamo.core.stats import Stats
 from minidynamo.errors import Diagnostic, MinidynamoError, RecompileRefused
 from minidynamo.frontend.dispatcher_text import dispatch_source, frozen_function, native_source, timed_function
@@ -47,7 +47,7 @@ _MOST_MISSES = 64
 _compiling = ForkSafeLock(lambda: _repair_all())
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Native:
     """The outcome of a miss without an entry: the frame runs eagerly, in this call or permanently."""
 

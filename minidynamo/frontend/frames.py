@@ -11,7 +11,6 @@ import itertools
 import types
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from minidynamo.bytecode.breaks import BoxedStep, make_resume, run_steps
@@ -20,6 +19,7 @@ from minidynamo.bytecode.layout import FramePoint
 from minidynamo.core import artifacts
 from minidynamo.core.defaults import Defaults, KeywordDefaults, LeftOut
 from minidynamo.core.names import identifier
+from minidynamo.core.records import record
 from minidynamo.errors import CodeCopied, Diagnostic
 from minidynamo.graph.boxed import BoxedCallable, mark_boxed
 
@@ -27,7 +27,7 @@ _marks = itertools.count()
 _FOLLOW = "old.__wrapped__.__code__ = new.__wrapped__.__code__, which the compiled function follows"
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class OwnNames:
     """Names of the generated function's own variables, none of which is a prefix of a parameter.
 

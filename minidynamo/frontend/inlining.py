@@ -13,9 +13,9 @@ import re
 import sys
 import types
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from minidynamo.core.records import record
 from minidynamo.graph.boxed_text import BoxedText, Call, Pack, text_of
 
 # The most lines of a residual program, and of a host program.
@@ -25,7 +25,7 @@ _MOST_LINES = 25
 _NAME = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|#.*|(?<![\w.])[^\W\d]\w*(?!\w|=(?!=))""")
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Inlined:
     """The statements of a body, for the function of a dispatcher."""
 

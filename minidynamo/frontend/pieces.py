@@ -10,12 +10,12 @@ runs the loop to its end. Each estimate depends on the graph alone, so all runs 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import torch
 import torch.fx
 
 from minidynamo.bytecode.layout import FramePoint
+from minidynamo.core.records import record
 from minidynamo.graph.unbacked_symints import hint_of
 
 # Estimates in microseconds; `python -m benchmarks storms` measures the decisions.
@@ -29,7 +29,7 @@ _NODES = 15.0
 _ELEMENTS = 4096
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Piece:
     """A frame up to its graph break or its end."""
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from torch import nn
 
+from minidynamo.core.records import record
 from minidynamo.errors import counted
 from minidynamo.frontend.explain import Explanation
 
@@ -44,7 +44,7 @@ def _in_containers(module: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Mod
             yield prefix + name, child
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class RepeatedBlocks:
     """The overview of a model of which the repeated blocks are compiled."""
 

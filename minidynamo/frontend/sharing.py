@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import types
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Protocol
 
 import torch.fx
@@ -19,6 +19,7 @@ from minidynamo.bytecode.breaks import make_break
 from minidynamo.bytecode.layout import FramePoint
 from minidynamo.core.artifacts import Artifact
 from minidynamo.core.names import weakly
+from minidynamo.core.records import record
 from minidynamo.errors import Diagnostic
 from minidynamo.graph.boxed import BoxedCallable
 from minidynamo.guards.cache import Entry
@@ -42,7 +43,7 @@ class Owner(Protocol):
         ...
 
 
-@dataclass(frozen=True, eq=False)
+@record(frozen=True, eq=False)
 class Origin:
     """A compile of a frame, without references to the callable for which the frame was compiled."""
 

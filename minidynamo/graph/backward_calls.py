@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,11 +14,12 @@ from torch import fx
 
 from minidynamo import compat
 from minidynamo.core.directives import disable
+from minidynamo.core.records import record
 
 Gradient = torch.Tensor | None
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class InlinedBackward:
     """The backward of a compiled graph, as a part of a captured backward."""
 

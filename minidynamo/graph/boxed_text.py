@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import types
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from minidynamo.core import artifacts
+from minidynamo.core.records import record
 from minidynamo.graph.boxed import mark_boxed
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Pack:
     """The statement that packs the arguments of the callee into a list."""
 
@@ -28,7 +29,7 @@ class Pack:
         return f"{self.args} = [{self.items}]"
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Call:
     """The statement that calls another boxed function."""
 
@@ -48,7 +49,7 @@ Line = str | Pack | Call
 """A line of a function, without the indentation of the function."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class BoxedText:
     """A boxed function in parts."""
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import types
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NoReturn
 
 import torch
@@ -17,6 +16,7 @@ from minidynamo import compat
 from minidynamo.compat import OpOverload
 from minidynamo.core.events import notice
 from minidynamo.core.names import Namespace
+from minidynamo.core.records import record
 from minidynamo.errors import Diagnostic, ResultDiffers, counted
 
 _TRUSTED_NAMESPACES = compat.SHIPPED_NAMESPACES | {"minidynamo"}
@@ -51,7 +51,7 @@ def forget_wrong_operators() -> None:
     _found.clear()
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Promise:
     """A tensor result of an operator, as promised by the fake implementation."""
 

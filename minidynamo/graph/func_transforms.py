@@ -6,25 +6,25 @@ Checks nothing: the tracer ensures that the transformed function only computes t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.fx
 
+from minidynamo.core.records import record
 from minidynamo.graph.pytree import Structure, leaves, rebuild, structure_of
 
 Subgraph = Callable[..., tuple[torch.Tensor, ...]]
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Argument:
     """Marks the position of a tensor among the arguments of the transformed function."""
 
     position: int
 
 
-@dataclass(frozen=True, eq=False)
+@record(frozen=True, eq=False)
 class Transformation:
     """The call `transform(function, **options)(*args, **kwargs)`, with an `Argument` in place of each tensor."""
 

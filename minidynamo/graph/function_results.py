@@ -13,16 +13,16 @@ import contextlib
 import functools
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx
 
 from minidynamo import compat
+from minidynamo.core.records import record
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class CopiedResult:
     """A result and its copy."""
 

@@ -12,16 +12,16 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from torch import fx
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from minidynamo.compat import OpOverload
+from minidynamo.core.records import record
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Key:
     """A key of `meta`."""
 

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import contextvars
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import torch.fx
 
 from minidynamo.config import Config, config, with_changes
+from minidynamo.core.records import record
 from minidynamo.graph.boxed import BoxedCallable
 
 # Options of the function that is being compiled. A backward graph is compiled too late for a rerun of the function.
@@ -21,7 +22,7 @@ save_policy_in_force: contextvars.ContextVar[Callable[..., Any] | None]
 save_policy_in_force = contextvars.ContextVar("save_policy", default=None)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class BackendKey:
     """The settings, besides the program, that generated code depends on: entries with other keys are not used."""
 
@@ -38,7 +39,7 @@ class BackendKey:
         return f"{self.name} with {', '.join(changed)}" if changed else self.name
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class GraphCompiler:
     """A backend in the form that frames need."""
 
@@ -61,7 +62,7 @@ class GraphCompiler:
         return BackendKey(self.name, self.backend, settings)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class CompileOptions:
     """The user's arguments of `compile`, checked."""
 

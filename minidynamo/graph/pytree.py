@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx
 
+from minidynamo.core.records import record
 from minidynamo.graph.boxed import mark_boxed, reject_unboxed
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Structure:
     """The structure of a nested value."""
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Any, TypeVar, overload
 
 from torch import fx
 
 from minidynamo import compat
+from minidynamo.core.records import record
 from minidynamo.errors import ArgumentError, Diagnostic
 from minidynamo.graph.boxed import BoxedCallable, mark_boxed
 
@@ -22,7 +22,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 _MARK = "_minidynamo_inlineable_hook"
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Hooks:
     """A pair of hooks that become parts of graphs."""
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
@@ -18,12 +17,13 @@ from torch.nn import functional
 
 from minidynamo import compat
 from minidynamo.compat import FUSED_UPDATES, OpOverload, OpOverloadPacket
+from minidynamo.core.records import record
 from minidynamo.graph.autograd_calls import eager_operator
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class ScalarArguments:
     """The scalar arguments of a function."""
 

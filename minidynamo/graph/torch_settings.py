@@ -9,17 +9,17 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from minidynamo import compat
+from minidynamo.core.records import record
 
 Call = tuple[Callable[..., Any], tuple[Any, ...]]
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Settings:
     """The settings of this thread at one moment."""
 

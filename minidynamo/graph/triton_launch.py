@@ -6,16 +6,16 @@ Does not inspect kernels: the tracer finds the written tensors and the grid.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from minidynamo import compat
+from minidynamo.core.records import record
 from minidynamo.graph.custom_operators import define
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Tensor:
     """Marks the position of a tensor among the arguments of a launch: an index into the written or the read tensors."""
 
@@ -23,7 +23,7 @@ class Tensor:
     position: int
 
 
-@dataclass(frozen=True, eq=False)
+@record(frozen=True, eq=False)
 class Launch:
     """The launch `kernel[grid](*args, **kwargs)`, with a `Tensor` in place of each tensor."""
 

@@ -12,12 +12,12 @@ import operator
 import re
 import types
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from minidynamo.compat import SHIPPED_NAMESPACES, OpOverload
+from minidynamo.core.records import record
 from minidynamo.errors import UserLocation, an
 
 Json = Any
@@ -34,7 +34,7 @@ class Damaged(Exception):
     """A written form does not describe a value."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class GraphContext:
     """The facts about a graph that its written form must not contain: device numbers and locations in the user's
     source.

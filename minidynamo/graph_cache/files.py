@@ -19,7 +19,6 @@ import os
 import shutil
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from minidynamo.config import config
 from minidynamo.core import artifacts
 from minidynamo.core.artifacts import PART, write_bytes
 from minidynamo.core.events import notice
+from minidynamo.core.records import record
 from minidynamo.errors import Diagnostic
 
 _ABANDONED_SECONDS = 3600
@@ -35,7 +35,7 @@ _SECONDS_BETWEEN_CHECKS = 600
 _KEPT_SHARE = 0.8
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class StoredEntry:
     """The facts about an entry that need no reading."""
 

@@ -18,7 +18,6 @@ import re
 import sys
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -26,6 +25,7 @@ from torch import fx
 
 from minidynamo import compat
 from minidynamo.compat import FakeTensor, OpOverload, OpOverloadPacket
+from minidynamo.core.records import record
 from minidynamo.errors import UserLocation, an, counted
 from minidynamo.graph.higher_order import CHECKPOINTS, is_cond
 from minidynamo.graph.torch_settings import SWITCHES, settings
@@ -51,7 +51,7 @@ _DEVICE = re.compile(r"(cuda|xpu|mps|hip|mtia|hpu|privateuseone)(:\d+)?")
 _SOURCES = (".py", ".h")
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Key:
     """The key of a graph; both `program` and `environment` must match."""
 

@@ -6,10 +6,11 @@ Runs nothing: `frontend/dispatcher.py` puts conditions and bodies into the gener
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from minidynamo.core.names import is_weakly_referable
+from minidynamo.core.records import record
 from minidynamo.core.references import Reference
 from minidynamo.guards.check import Condition, describe, write_condition
 from minidynamo.guards.guard import Guard, GuardKind
@@ -39,7 +40,7 @@ def _rebound(guard: Guard, others: Mapping[int, object]) -> Guard:
     return replace(guard, source=parts[0], expected=parts[1])
 
 
-@dataclass(eq=False)
+@record(eq=False)
 class Entry:
     """A compiled version of a frame: a condition on the arguments, and a body to run when the condition holds."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ import torch
 from minidynamo import compat
 from minidynamo.core import artifacts
 from minidynamo.core.names import Namespace, with_globals
+from minidynamo.core.records import record
 from minidynamo.guards.guard import Guard, GuardKind, reader_of
 from minidynamo.guards.reader import Reader
 from minidynamo.guards.source import Attr, InstanceAttr, Local, Source, is_argument_or_item
@@ -26,7 +27,7 @@ from minidynamo.guards.tensors import batched_checker
 from minidynamo.guards.walk import MIN_GUARDS, Walk, WalkSlot, plan_walk
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Condition:
     """A condition over the arguments of a frame."""
 

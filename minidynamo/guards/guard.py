@@ -10,11 +10,11 @@ import enum
 import functools
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from minidynamo.compat import is_immutable_class
 from minidynamo.core.names import Namespace
+from minidynamo.core.records import record
 from minidynamo.errors import UserLocation
 from minidynamo.guards.advice import (
     ONE_KEY,
@@ -60,7 +60,7 @@ from minidynamo.guards.values import (
 )
 
 
-@dataclass(frozen=True, eq=False)
+@record(frozen=True, eq=False)
 class Row:
     """A guard kind. The functions receive the source, the expected value and the actual value of a guard."""
 
@@ -557,7 +557,7 @@ class GuardKind(enum.Enum):
         return str(self)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Guard:
     """A condition for reuse of a compiled entry: the value at `source` matches `expected` in the sense of `kind`."""
 

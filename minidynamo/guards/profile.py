@@ -6,10 +6,11 @@ Creates no symbols; `shapes.py` does. An entry changes in one direction only: un
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import CodeType
 from typing import Any
 
+from minidynamo.core.records import record
 from minidynamo.guards.varying_items import VaryingItems
 
 # The values of a size, stride or number so far: a single value, a text such as "S(1)" for a stride that equals size
@@ -26,7 +27,7 @@ LOOPS = ("", "while")
 NEEDS_CONSTANT = "MD218"
 
 
-@dataclass
+@record
 class TripCounts:
     """Trip counts of unrolled loops, per program line. A function's frames share the record with the frames of its
     callees.
@@ -63,7 +64,7 @@ class TripCounts:
         self.has_cut = False
 
 
-@dataclass(eq=False)
+@record(eq=False)
 class Finiteness:
     """A record per frame point: whether all numbers were finite of which the frame asks whether they are."""
 
@@ -73,7 +74,7 @@ class Finiteness:
     is_frozen: bool = False
 
 
-@dataclass
+@record
 class FrameProfile:
     """The values seen by the captures of one frame point."""
 

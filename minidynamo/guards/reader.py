@@ -16,12 +16,13 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from minidynamo.core.names import Namespace, module_of, name_of
+from minidynamo.core.records import record
 from minidynamo.guards.source import Attr, Computed, Constant, Derived, InstanceAttr, Item, Local, Source, TypeOf
 
 _LIBRARIES = frozenset({"torch", "builtins", *sys.stdlib_module_names}) - {"__main__"}
 
 
-@dataclasses.dataclass(frozen=True)
+@record(frozen=True)
 class ReadValues:
     """Values that a walk has read, as the elements of a tuple."""
 

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from minidynamo.core.names import Namespace
+from minidynamo.core.records import record
 from minidynamo.errors import Diagnostic, counted
 from minidynamo.guards.advice import MISSING, NUMBERS_VARY, SIZES_VARY
 from minidynamo.guards.check import conjuncts, ordered
@@ -22,7 +23,7 @@ from minidynamo.guards.source import Local, Source
 from minidynamo.guards.values import brief
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class GuardFailure:
     """A guard that does not hold, with the expected and the actual value in words."""
 
@@ -110,7 +111,7 @@ def _failure(guard: Guard, arguments: Mapping[str, Any], backend: object) -> Gua
 Misfits = Sequence[Sequence[GuardFailure]]
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Recompile:
     """A recompile of a frame."""
 

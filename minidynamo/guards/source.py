@@ -10,13 +10,14 @@ import enum
 import itertools
 import types
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any, TypeVar, dataclass_transform
 
 import torch
 
 from minidynamo import compat
 from minidynamo.core.names import Namespace, module_of, name_of
+from minidynamo.core.records import record
 from minidynamo.core.references import Reference
 from minidynamo.errors import an
 
@@ -24,7 +25,7 @@ from minidynamo.errors import an
 _BUILTINS = Namespace()
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Source:
     """The expression through which a value is found. Equality is structural: equal sources read the same value."""
 
@@ -70,7 +71,7 @@ class Source:
 S = TypeVar("S", bound=Source)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Local(Source):
     """An argument of the frame: a parameter, or a local, cell or stack value of a resume function."""
 
@@ -83,7 +84,7 @@ class Local(Source):
         return self.name
 
 
-@dataclass(frozen=True, eq=False)
+@record(frozen=True, eq=False)
 class Constant(Source):
     """An object that lives as long as the compiled function: its globals, its closure cells, a library module.
 
@@ -154,7 +155,7 @@ def source_key(key: Any) -> Any:
 @dataclass_transform(frozen_default=True)
 def derived(cls: type[S]) -> type[S]:
     """Makes a frozen dataclass that caches its hash, which covers the whole chain of reads: dicts ask for it often."""
-    cls = dataclass(frozen=True)(cls)
+    cls = record(frozen=True)(cls)
     computed = cls.__hash__
 
     def __hash__(self: Any) -> int:
@@ -169,7 +170,7 @@ def derived(cls: type[S]) -> type[S]:
     return cls
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Derived(Source):
     """A source that reads from the source `of`. A class whose code and message are alike defines only `read`."""
 
@@ -464,7 +465,7 @@ class Computed(Source):
             yield from operand.roots()
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Drawn(Source):
     """A random number that the program draws. The residual program draws it, into the local `name`, before the graph
     runs. Guards are checked earlier, and cannot read it.

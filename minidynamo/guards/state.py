@@ -6,15 +6,15 @@ Does not decide when to check; `check.py` puts the check into the guards.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from minidynamo import compat
+from minidynamo.core.records import record
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class GlobalState:
     """The interpreter-wide torch settings that change the meaning of a program; `current` reads them."""
 

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from minidynamo import compat
+from minidynamo.core.records import record
 from minidynamo.guards.reader import Reader
 from minidynamo.guards.source import Source
 
 Layout = tuple[tuple[Any, ...], tuple[Any, ...]]  # sizes and strides: ints, and torch.SymInt
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class TensorFacts:
     """The properties of a tensor that a graph depends on."""
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from minidynamo.core.records import record
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.recompiles import GuardFailure
 from minidynamo.guards.source import Local, Source, stable_name
@@ -22,7 +23,7 @@ LEAST_ITEMS = 9  # of computed data
 LEAST_NUMBERS = 3  # that change at once
 
 
-@dataclass
+@record
 class VaryingItems:
     """The items whose kind varies, of the values of one frame point."""
 

@@ -18,6 +18,7 @@ import torch
 
 from minidynamo.core import artifacts
 from minidynamo.core.names import Namespace, with_globals
+from minidynamo.core.records import record
 from minidynamo.guards.guard import Guard, GuardKind, reader_of
 from minidynamo.guards.native_walk import MAX_DEPTH, TABLES, Op, Step, native_walk
 from minidynamo.guards.reader import Reader, ReadValues
@@ -111,7 +112,7 @@ def _text(
     return "\n".join(lines)
 
 
-@dataclass
+@record
 class _Visit:
     """A value that a walk visits."""
 
@@ -230,7 +231,7 @@ def _has_plain_dictionary(cls: type | None) -> bool:
     return is_plain and cls.__getattribute__ is object.__getattribute__
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class WalkSlot:
     """A global of a condition: the function of a walk, which machine code may replace."""
 

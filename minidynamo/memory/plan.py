@@ -8,10 +8,11 @@ file records, adds up and prints.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import torch
 
+from minidynamo.core.records import record
 from minidynamo.errors import UserLocation
 
 SMALL_GRADIENTS = 1 << 15
@@ -21,7 +22,7 @@ SMALL_SAVED = 1 << 12
 """The most bytes of saved tensors that may outlive the result that needs them: a node for each result takes longer."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class PlannedBuffer:
     """The memory of a tensor."""
 
@@ -48,7 +49,7 @@ class PlannedBuffer:
         return self.accumulated_at if accumulating and self.dies is None else self.dies
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class MemoryPlan:
     """The memory plan of a graph."""
 
@@ -174,7 +175,7 @@ class MemoryReport(list[MemoryPlan]):
         return "\n\n".join([*map(str, self), last])
 
 
-@dataclass
+@record
 class PlanRecorder:
     """Collects the events of a graph step by step, and builds the plan."""
 
@@ -243,7 +244,7 @@ class PlanRecorder:
         return MemoryPlan(self.stage, tuple(self._buffers.values()), tuple(self.steps))
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class SavedValue:
     """A tensor that forward saves for backward, and the reason."""
 

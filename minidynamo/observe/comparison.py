@@ -12,12 +12,14 @@ import random
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Set
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
+
+from minidynamo.core.records import record
 
 ATOMS = (type(None), bool, int, float, complex, str, bytes, type, torch.dtype, torch.device, torch.Size, range)
 
@@ -27,7 +29,7 @@ _GROUPS: tuple[Any, ...] = (set, frozenset)
 _HEAP_TYPE = 1 << 9  # set for classes written in Python
 
 
-@dataclass
+@record
 class Observation:
     """The visible effects of one call."""
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 from minidynamo.config import config
 from minidynamo.core.events import Event, on_event
+from minidynamo.core.records import record
 from minidynamo.errors import Diagnostic, UnknownName, nearest
 
 
@@ -45,7 +45,7 @@ def _artifacts(*kinds: str) -> Callable[[Event, bool], Iterator[str]]:
     return show
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Log:
     """A log that can be selected."""
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +17,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from minidynamo.config import set_default_variable
 from minidynamo.core.directives import COMPILED
+from minidynamo.core.records import record
 from minidynamo.errors import ArgumentError, Diagnostic
 from minidynamo.frontend.compile import compile as compile_function
 from minidynamo.frontend.compile import uncompile
@@ -30,7 +30,7 @@ _COLORS = ("#4269d0", "#efb118", "#ff725c", "#6cc5b0", "#9c6b4e", "#a463f2")
 _KIB, _MIB = 2**10, 2**20
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Series:
     """The live bytes of a step."""
 

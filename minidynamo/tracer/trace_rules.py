@@ -13,7 +13,6 @@ import sys
 import threading
 import types
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -30,6 +29,7 @@ from minidynamo.compat import (
     original_of_tagged,
 )
 from minidynamo.core.directives import COMPILED, DISABLED, is_disallowed, is_graph_function, own_mark
+from minidynamo.core.records import record
 from minidynamo.tracer.records.fix_hints import hint_for
 from minidynamo.tracer.records.registry import CODE_POLYFILLS, FOLDABLE, FUNCTIONS, INSTANCES, LATE_FUNCTIONS, POLYFILLS
 
@@ -46,7 +46,7 @@ class Action(enum.Enum):
     BREAK = "cut the graph"
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Rule:
     """The decision for one callable."""
 

@@ -9,16 +9,17 @@ Python object has one tracker during a trace, so `is` between trackers answers `
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from operator import attrgetter
 from typing import Any, NoReturn
 
 import torch.fx
 
+from minidynamo.core.records import record
 from minidynamo.guards.source import Source
 
 
-@dataclass(eq=False)
+@record(eq=False)
 class VariableTracker:
     """A value during capture."""
 
@@ -129,7 +130,7 @@ def is_none_constant(variable: VariableTracker | None) -> bool:
     return isinstance(variable, ConstantVariable) and variable.python_type is type(None)
 
 
-@dataclass(eq=False)
+@record(eq=False)
 class NumberVariable(VariableTracker):
     """An int or float that Python can compute from the frame's arguments, as `source` describes."""
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch.fx
 
+from minidynamo.core.records import record
 from minidynamo.graph.func_transforms import PullBack, Transformation
 from minidynamo.graph.torch_settings import Settings
 from minidynamo.variables.base import OF_CLS, OF_VALUE, NumberVariable, VariableTracker
@@ -23,7 +24,7 @@ from minidynamo.variables.containers import DictVariable, TupleVariable
 from minidynamo.variables.tensors import TensorVariable
 
 
-@dataclass(eq=False)
+@record(eq=False)
 class CellVariable(VariableTracker):
     """A closure cell."""
 
@@ -42,7 +43,7 @@ class FunctionVariable(VariableTracker):
     value: types.FunctionType
 
 
-@dataclass(eq=False)
+@record(eq=False)
 class NestedFunctionVariable(VariableTracker):
     """A Python function that was created during capture (def, lambda, comprehension)."""
 
@@ -58,7 +59,7 @@ class NestedFunctionVariable(VariableTracker):
     attributes: dict[str, VariableTracker] = field(default_factory=dict)
 
 
-@dataclass(eq=False)
+@record(eq=False)
 class MethodVariable(VariableTracker):
     """A bound method."""
 
@@ -69,7 +70,7 @@ class MethodVariable(VariableTracker):
     receiver: VariableTracker
 
 
-@dataclass(eq=False)
+@record(eq=False)
 class BuiltinVariable(VariableTracker):
     """A callable that is not traced into: a C function, a torch operator, a method descriptor."""
 
@@ -77,7 +78,7 @@ class BuiltinVariable(VariableTracker):
     value: Any
 
 
-@dataclass(eq=False)
+@record(eq=False)
 class BoundBuiltin(VariableTracker):
     """A built-in method of a tracked value (`[].append`, `"".join`, `tensor.add`) before it is called."""
 
@@ -90,7 +91,7 @@ class BoundBuiltin(VariableTracker):
         return types.MethodWrapperType if isinstance(found, types.WrapperDescriptorType) else types.BuiltinMethodType
 
 
-@dataclass(eq=False)
+@record(eq=False)
 class PartialVariable(VariableTracker):
     """A `functools.partial` object."""
 
@@ -103,7 +104,7 @@ class PartialVariable(VariableTracker):
     value: functools.partial[Any] | None = None
 
 
-@dataclass(eq=False)
+@record(eq=False)
 class LibraryCallable(VariableTracker):
     """A callable object of a class written in C, such as an itemgetter, that `make(*args, **kwargs)` returned."""
 
@@ -114,7 +115,7 @@ class LibraryCallable(VariableTracker):
     kwargs: dict[str, VariableTracker]
 
 
-@dataclass(eq=False)
+@record(eq=False)
 class SuperVariable(VariableTracker):
     """`super(cls, receiver)`."""
 
@@ -123,7 +124,7 @@ class SuperVariable(VariableTracker):
     receiver: VariableTracker
 
 
-@dataclass(eq=False)
+@record(eq=False)
 class PullBackVariable(VariableTracker):
     """The gradient function of `torch.func.vjp`: `transformation` over `subgraph`, a node, at the values `inputs`."""
 
@@ -141,7 +142,7 @@ class PullBackVariable(VariableTracker):
     settings: Settings
 
 
-@dataclass(eq=False)
+@record(eq=False)
 class ContextVariable(VariableTracker):
     """A context manager such as torch.no_grad(): `factory(*args)` makes the real one at run time."""
 
@@ -158,7 +159,7 @@ class ContextVariable(VariableTracker):
         return self.factory if isinstance(self.factory, type) else object
 
 
-@dataclass(eq=False)
+@record(eq=False)
 class ContextExitVariable(VariableTracker):
     """The `__exit__` of an entered context manager, on the stack."""
 

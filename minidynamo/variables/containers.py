@@ -12,9 +12,10 @@ import typing
 from abc import abstractmethod
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, MutableMapping, MutableSequence, Set
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Generic, SupportsIndex, TypeVar, overload
 
+from minidynamo.core.records import record
 from minidynamo.variables.base import OF_CLS, VariableTracker
 
 
@@ -97,7 +98,7 @@ class _Contents(Generic[T]):
         owner.__dict__["items"] = items if isinstance(items, self._kind) else self._make(items)
 
 
-@dataclass(eq=False)
+@record(eq=False)
 class SequenceVariable(VariableTracker):
     """A sequence with one tracker per element."""
 
@@ -107,7 +108,7 @@ class SequenceVariable(VariableTracker):
     cls: type = tuple
 
 
-@dataclass(eq=False)
+@record(eq=False)
 class ListVariable(SequenceVariable):
     """A list or deque."""
 
@@ -120,7 +121,7 @@ class ListVariable(SequenceVariable):
     changes: int = 0
 
 
-@dataclass(eq=False)
+@record(eq=False)
 class TupleVariable(SequenceVariable):
     """A tuple, torch.Size or plain namedtuple."""
 
@@ -152,7 +153,7 @@ def _is_own_method(name: str, found: object) -> bool:
     return module != "collections" and not module.startswith("namedtuple_")
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class DictKey:
     """A hashable stand-in for a tracked key."""
 
@@ -214,7 +215,7 @@ class NewEntries(Entries):
         self._entries.clear()
 
 
-@dataclass(eq=False)
+@record(eq=False)
 class DictVariable(VariableTracker):
     """A dict (or OrderedDict, defaultdict, mappingproxy), in insertion order."""
 
@@ -231,7 +232,7 @@ def storage_class(cls: type) -> type:
     return next(base for base in cls.__mro__ if base in (defaultdict, OrderedDict, dict, types.MappingProxyType))
 
 
-@dataclass(eq=False)
+@record(eq=False)
 class SetVariable(VariableTracker):
     """A set or frozenset. `items` is in insertion order; Python's iteration order depends on the history of the set."""
 
@@ -247,7 +248,7 @@ class SetVariable(VariableTracker):
     is_literal: bool = False
 
 
-@dataclass(eq=False)
+@record(eq=False)
 class DictViewVariable(VariableTracker):
     """The result of `d.keys()`, `d.values()` or `d.items()`."""
 
@@ -261,7 +262,7 @@ class DictViewVariable(VariableTracker):
         return type(getattr(plain, self.kind)())
 
 
-@dataclass(eq=False)
+@record(eq=False)
 class SliceVariable(VariableTracker):
     """A slice with at least one part that is not a constant."""
 

@@ -8,16 +8,17 @@ from __future__ import annotations
 import collections
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from minidynamo.core.records import record
 from minidynamo.variables.base import OF_CLS, VariableTracker
 from minidynamo.variables.containers import DictKey, DictVariable, SequenceVariable, SetVariable, Slots
 
 _LIST_ITERATOR: type = type(iter([]))
 
 
-@dataclass(eq=False)
+@record(eq=False)
 class SequenceIterator(VariableTracker):
     """An iterator over a sequence. Like Python's, it sees changes of a list during the loop."""
 
@@ -39,7 +40,7 @@ NO_ITEMS: Any = _NoItems()
 BY_INDEX: type = type(iter(NO_ITEMS))
 
 
-@dataclass(eq=False)
+@record(eq=False)
 class IndexIterator(VariableTracker):
     """The iterator `iter(obj)` or `reversed(obj)` of an object that has only `__getitem__`."""
 
@@ -52,7 +53,7 @@ class IndexIterator(VariableTracker):
     cls: type
 
 
-@dataclass(eq=False)
+@record(eq=False)
 class DictIterator(VariableTracker):
     """An iterator over a dict, a set, or a dict view of `kind`. A change of the keys during the loop is an error."""
 
@@ -74,7 +75,7 @@ class DictIterator(VariableTracker):
         return type(reversed(view) if self.is_reversed else iter(view))
 
 
-@dataclass(eq=False)
+@record(eq=False)
 class ZipIterator(VariableTracker):
     """The iterator `zip(*iterators)`."""
 
@@ -83,7 +84,7 @@ class ZipIterator(VariableTracker):
     strict: bool = False
 
 
-@dataclass(eq=False)
+@record(eq=False)
 class EnumerateIterator(VariableTracker):
     """The iterator `enumerate(iterator)`."""
 
@@ -93,7 +94,7 @@ class EnumerateIterator(VariableTracker):
     count: int = 0
 
 
-@dataclass(eq=False)
+@record(eq=False)
 class MapIterator(VariableTracker):
     """The iterator `map(function, *iterators)`, or `filter(function, iterator)` if `filtering`."""
 
@@ -106,7 +107,7 @@ class MapIterator(VariableTracker):
         return filter if self.filtering else map
 
 
-@dataclass(eq=False)
+@record(eq=False)
 class ChainIterator(VariableTracker):
     """The iterator `itertools.chain(*iterables)`."""
 
@@ -117,7 +118,7 @@ class ChainIterator(VariableTracker):
     current: VariableTracker | None = None
 
 
-@dataclass(eq=False)
+@record(eq=False)
 class SliceIterator(VariableTracker):
     """The iterator `itertools.islice(...)`."""
 
@@ -133,7 +134,7 @@ class SliceIterator(VariableTracker):
     position: int = 0
 
 
-@dataclass(eq=False)
+@record(eq=False)
 class LibraryIterator(VariableTracker):
     """An iterator of a class written in C, returned by `make(*args, **kwargs)`. During capture, `iterator` supplies its
     items: the result of the polyfill of `make`.

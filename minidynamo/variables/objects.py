@@ -10,14 +10,15 @@ import contextvars
 import types
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from minidynamo.core.records import record
 from minidynamo.variables.base import OF_CLS, OF_VALUE, VariableTracker
 from minidynamo.variables.containers import DictVariable, TupleVariable
 
 
-@dataclass(eq=False)
+@record(eq=False)
 class ObjectVariable(VariableTracker):
     """An instance of a class written in Python."""
 
@@ -33,7 +34,7 @@ class ObjectVariable(VariableTracker):
     shares: VariableTracker | None = None
 
 
-@dataclass(eq=False)
+@record(eq=False)
 class NamespaceVariable(DictVariable):
     """A dict without contents of its own: the `__dict__` of an object or class, or a read-only view of a dict.
 
@@ -43,12 +44,12 @@ class NamespaceVariable(DictVariable):
     owner: VariableTracker = field(kw_only=True)
 
 
-@dataclass(eq=False)
+@record(eq=False)
 class ModuleVariable(ObjectVariable):
     """An nn.Module that is an external value."""
 
 
-@dataclass(eq=False)
+@record(eq=False)
 class ClassVariable(VariableTracker):
     """A class."""
 
@@ -56,7 +57,7 @@ class ClassVariable(VariableTracker):
     value: type
 
 
-@dataclass(eq=False)
+@record(eq=False)
 class PythonModuleVariable(VariableTracker):
     """An imported module."""
 
@@ -66,7 +67,7 @@ class PythonModuleVariable(VariableTracker):
     namespace: DictVariable | None = None
 
 
-@dataclass(eq=False)
+@record(eq=False)
 class OpaqueVariable(VariableTracker):
     """A value that can be passed on and stored, but not inspected; other uses break the graph."""
 
@@ -74,7 +75,7 @@ class OpaqueVariable(VariableTracker):
     value: Any
 
 
-@dataclass(eq=False)
+@record(eq=False)
 class LazyVariable(OpaqueVariable):
     """An external value that the program has moved but not read: nothing about it is guarded.
 
@@ -96,7 +97,7 @@ class LazyVariable(OpaqueVariable):
         return self._tracker or self.known() or self
 
 
-@dataclass(eq=False)
+@record(eq=False)
 class WeakReferenceVariable(VariableTracker):
     """A weak reference."""
 
@@ -107,7 +108,7 @@ class WeakReferenceVariable(VariableTracker):
     referent: VariableTracker | None = None
 
 
-@dataclass(eq=False)
+@record(eq=False)
 class ContextVarVariable(VariableTracker):
     """A context variable that is an external value."""
 
@@ -115,7 +116,7 @@ class ContextVarVariable(VariableTracker):
     value: contextvars.ContextVar[Any]
 
 
-@dataclass(eq=False)
+@record(eq=False)
 class ContextTokenVariable(VariableTracker):
     """The token that setting a context variable returns during capture."""
 
@@ -125,7 +126,7 @@ class ContextTokenVariable(VariableTracker):
     effect: object
 
 
-@dataclass(eq=False)
+@record(eq=False)
 class ExceptionVariable(ObjectVariable):
     """An exception that was created during capture."""
 
@@ -142,7 +143,7 @@ class ExceptionVariable(ObjectVariable):
     is_raised: bool = False
 
 
-@dataclass(eq=False)
+@record(eq=False)
 class TracebackVariable(VariableTracker):
     """The traceback of a raised exception: a value to pass on, which only Python can inspect."""
 

@@ -5,7 +5,6 @@ Emission of graph nodes is in `tracer/graph/output_graph.py`, functions of numpy
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,11 +12,12 @@ import torch
 import torch.fx
 from torch.utils.hooks import RemovableHandle
 
+from minidynamo.core.records import record
 from minidynamo.graph.autograd_calls import BackwardState
 from minidynamo.variables.base import OF_CLS, VariableTracker
 
 
-@dataclass(eq=False)
+@record(eq=False)
 class TensorVariable(VariableTracker):
     """A tensor."""
 
@@ -30,7 +30,7 @@ class TensorVariable(VariableTracker):
     cls: type = torch.Tensor
 
 
-@dataclass(eq=False)
+@record(eq=False)
 class StorageVariable(VariableTracker):
     """The storage `of.untyped_storage()`: the memory of all tensors of an alias set."""
 
@@ -46,7 +46,7 @@ class StorageVariable(VariableTracker):
     is_resized: bool = False
 
 
-@dataclass(eq=False)
+@record(eq=False)
 class BackwardStateVariable(VariableTracker):
     """The `BackwardState` of a call, an input of the graph."""
 
@@ -55,7 +55,7 @@ class BackwardStateVariable(VariableTracker):
     node: torch.fx.Node
 
 
-@dataclass(eq=False)
+@record(eq=False)
 class HookVariable(VariableTracker):
     """The handle that `tensor.register_hook(function)` returns: the attribute `name` of the state after the graph."""
 
@@ -68,7 +68,7 @@ class HookVariable(VariableTracker):
     traced: Any = None
 
 
-@dataclass(eq=False)
+@record(eq=False)
 class OpaqueResult(VariableTracker):
     """The `Work` object of an asynchronous collective, or a handle: an object that a call in the graph returns."""
 
@@ -79,7 +79,7 @@ class OpaqueResult(VariableTracker):
     fake: None = None
 
 
-@dataclass(eq=False)
+@record(eq=False)
 class ItemVariable(VariableTracker):
     """An int, float or bool that the graph reads from a tensor, or computes from such numbers: no value is known."""
 
@@ -92,7 +92,7 @@ class ItemVariable(VariableTracker):
     fake: Any = None
 
 
-@dataclass(eq=False)
+@record(eq=False)
 class GradFnVariable(VariableTracker):
     """The autograd node `of.grad_fn` of a tensor that is the result of a computation."""
 
@@ -102,7 +102,7 @@ class GradFnVariable(VariableTracker):
     function: Any
 
 
-@dataclass(eq=False)
+@record(eq=False)
 class ArrayVariable(VariableTracker):
     """A numpy array that was computed from constants during capture. Arrays that are external values are opaque."""
 

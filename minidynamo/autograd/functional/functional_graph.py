@@ -8,7 +8,7 @@ a view creates a new value of the base. A view that is read after the write is c
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import torch
@@ -19,13 +19,14 @@ from minidynamo.autograd.graph.provenance import line_of_node
 from minidynamo.autograd.graph.signature import ViewStep
 from minidynamo.autograd.graph.views import ELEMENT_INVERSES, INVERSES, overlaps_itself
 from minidynamo.compat import OpOverload
+from minidynamo.core.records import record
 from minidynamo.errors import Diagnostic, GraphRefused
 from minidynamo.graph.marks import WRITTEN
 
 OVERLAPS = "a tensor whose elements share memory is written"
 
 
-@dataclass(eq=False)
+@record(eq=False)
 class Base:
     """A block of memory, with its current value."""
 
@@ -45,7 +46,7 @@ class Base:
     has_data: bool = True
 
 
-@dataclass(eq=False)
+@record(eq=False)
 class Value:
     """A traced tensor: a view of another value, or a whole base."""
 
@@ -65,7 +66,7 @@ class Value:
         return (*self.parent.steps(), self.step)
 
 
-@dataclass
+@record
 class FunctionalGraph:
     """The traced graph without mutation."""
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import torch
@@ -17,10 +16,11 @@ from minidynamo.autograd.functional.storage_resize import UNCHANGED, StorageSize
 from minidynamo.autograd.functional.written_inputs import InputWrite, last_writes
 from minidynamo.autograd.graph.recomputation import is_random, uses_generator
 from minidynamo.compat import OpOverload
+from minidynamo.core.records import record
 from minidynamo.graph.marks import USERS_BACKWARD
 
 
-@dataclass(frozen=True, kw_only=True)
+@record(frozen=True, kw_only=True)
 class Forward:
     """The forward half of a functional graph."""
 
@@ -48,7 +48,7 @@ class Forward:
         return [*self.results, *(write.new for write in last_writes(self.writes)), *effects]
 
 
-@dataclass(frozen=True, kw_only=True)
+@record(frozen=True, kw_only=True)
 class Joint:
     """A joint graph: the forward half, the tangents as inputs of backward, and the gradients as results of backward."""
 

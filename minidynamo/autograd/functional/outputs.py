@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Literal
 
 import torch
@@ -25,6 +25,7 @@ from minidynamo.autograd.graph.signature import InputMutation, OutputPlan, Resul
 from minidynamo.autograd.trace.joint import Trace
 from minidynamo.autograd.trace.output_alias_sets import OutputAliasSet, TracedOutput
 from minidynamo.compat import OpOverload
+from minidynamo.core.records import record
 from minidynamo.errors import Diagnostic, GraphRefused
 from minidynamo.graph.pytree import as_sequence
 
@@ -32,7 +33,7 @@ aten = torch.ops.aten
 _ALIAS = ViewStep(aten.alias.default)
 
 
-@dataclass
+@record
 class Results:
     """The results of a graph. "Result i" is `nodes[i]`."""
 

@@ -10,7 +10,6 @@ there is an ordinary value.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,6 +22,7 @@ from minidynamo.autograd.graph.mutation import Mutation
 from minidynamo.autograd.graph.numbers import is_number
 from minidynamo.compat import OpOverload
 from minidynamo.core.events import notice
+from minidynamo.core.records import record
 from minidynamo.errors import BackendError, Diagnostic
 from minidynamo.graph.pytree import as_sequence
 from minidynamo.graph.storage_resize import resize_storage
@@ -35,7 +35,7 @@ IN_PLACE_FILLS = frozenset(f"aten::{name}" for name in (*_FILLING.split(), "_for
 IN_PLACE_FILLS |= {"minidynamo::copy_"}
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Resize:
     """A change of an input's storage size."""
 
@@ -44,7 +44,7 @@ class Resize:
     nbytes: Any
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class StorageSizes:
     """The resizes of a graph, and their effect on saved values."""
 

@@ -8,7 +8,6 @@ value dies at once. No returned value shares memory with an input that is writte
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import fx
@@ -16,12 +15,13 @@ from torch import fx
 from minidynamo import compat
 from minidynamo.autograd.graph.graph_builder import has_same_result_layout, same_layout
 from minidynamo.autograd.graph.mutation import is_torch_operator
+from minidynamo.core.records import record
 from minidynamo.memory.graph_plan import may_share
 
 aten = torch.ops.aten
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class InputWrite:
     """A write by the program to an input."""
 

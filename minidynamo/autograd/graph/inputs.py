@@ -6,16 +6,16 @@ Data of tensors is not read. The layout is computed once per compile; each call 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from torch import fx
 
+from minidynamo.core.records import record
 from minidynamo.graph.boxed import BoxedCallable, mark_boxed, reject_unboxed
 from minidynamo.graph.boxed_text import BoxedText, Call, Line, Pack, load
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class InputLayout:
     """The single values and lists among the inputs. Each field has one item per placeholder."""
 

@@ -9,7 +9,6 @@ many gradients (`is_grads_batched=True`). Compiled code reads memory, so it is c
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,6 +17,7 @@ from torch import fx
 from minidynamo import compat
 from minidynamo.autograd.graph.numbers import has_symbols, is_dense_in
 from minidynamo.autograd.graph.varying_strides import order_of, strides_of_ranks
+from minidynamo.core.records import record
 from minidynamo.errors import Diagnostic, GraphRefused
 from minidynamo.fake.strides import dense_strides
 from minidynamo.graph.backward_calls import in_layout
@@ -47,7 +47,7 @@ class Layout:
         return self.empty().copy_(saved)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class WrittenLayout:
     """A layout that can be written to a file."""
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,6 +17,7 @@ from torch import fx
 
 from minidynamo import compat
 from minidynamo.compat import OpOverload
+from minidynamo.core.records import record
 from minidynamo.graph.custom_operators import define
 from minidynamo.graph.pytree import as_sequence
 
@@ -41,7 +41,7 @@ NUMBERS_PREFIX = "numbers_"
 """Name prefix of operators like those of ATen, with symbolic numbers in place of floats."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Mutation:
     """Writes of one operator."""
 
@@ -204,7 +204,7 @@ def named_arguments(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any
     return defaults | {arg.name: value for arg, value in zip(schema, args)} | kwargs
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class InplaceVariant:
     """An operator that computes the same as a functional operator, but writes it to arguments."""
 

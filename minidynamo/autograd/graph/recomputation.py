@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import torch
@@ -19,6 +18,7 @@ from minidynamo.autograd.graph.mutation import is_view, named_arguments
 from minidynamo.autograd.graph.numbers import is_number
 from minidynamo.compat import OpOverload
 from minidynamo.config import config
+from minidynamo.core.records import record
 from minidynamo.graph.rng_replay import draw, draw_again, random_state
 
 # Pointwise operations that cost no more than reading their arguments.
@@ -113,7 +113,7 @@ def recomputable(graph: fx.Graph) -> set[fx.Node]:
     return set(chains)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Checkpoints:
     """Values of user checkpoints in a joint graph."""
 

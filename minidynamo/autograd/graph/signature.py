@@ -9,16 +9,16 @@ see.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 
 from minidynamo.autograd.graph.layouts import WrittenLayout
+from minidynamo.core.records import record
 from minidynamo.memory.plan import SavedValue
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Node:
     """A *target*, which is a differentiated result, or an output that is a view and that a target is computed from."""
 
@@ -40,7 +40,7 @@ class Node:
     is_aliased: bool = False
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Edge:
     """An edge to an input that requires grad. Backward returns a gradient per edge."""
 
@@ -57,7 +57,7 @@ class Edge:
     reached_from: tuple[int, ...]
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class NodeGraph:
     """The autograd graph of a program. Nodes are numbered: the targets, then the views."""
 
@@ -123,7 +123,7 @@ NO_GRAPH = NodeGraph()
 """The record of a graph without gradients."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class ResultNumber:
     """A number returned by the graph: different from call to call."""
 
@@ -131,7 +131,7 @@ class ResultNumber:
     position: int
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class ViewStep:
     """A view operation without its first argument: `apply(x)` is the view of x, or an element of a list of views.
 
@@ -169,7 +169,7 @@ def _filled(value: Any, results: Sequence[Any]) -> Any:
     return results[value.position] if isinstance(value, ResultNumber) else value
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class OutputPlan:
     """How to make one output of the user's function, or a base of views. Without `steps` it is the origin object
     itself."""
@@ -195,7 +195,7 @@ class OutputPlan:
     early: bool = False
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class InputMutation:
     """New data for one input."""
 
@@ -210,7 +210,7 @@ class InputMutation:
     in_place: bool = False
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class SavedIndex:
     """Replaces saved value `index` in `Unpacked.form`; the numbers follow the tensors."""
 
@@ -218,7 +218,7 @@ class SavedIndex:
     index: int
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Unpacked:
     """A tensor to save for which the user's pack and unpack hooks run as parts of the graphs."""
 
@@ -229,7 +229,7 @@ class Unpacked:
     layout: WrittenLayout | None = None
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class GraphSignature:
     """How to call a compiled graph.
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,6 +17,7 @@ from minidynamo.autograd.functional.shape_only_reads import SHAPE_ONLY
 from minidynamo.autograd.graph.graph_builder import copied, fake
 from minidynamo.autograd.graph.numbers import has_symbols
 from minidynamo.autograd.layout.dim_order import NewLayouts, empty_as, laid_out, takes_any_layout
+from minidynamo.core.records import record
 
 aten = torch.ops.aten
 
@@ -82,7 +82,7 @@ def _gradients_need_much(convolutions: Sequence[_Convolution]) -> bool:
 _BLOCK = 16
 
 
-@dataclass
+@record
 class _Count:
     """Numbers of elements."""
 
@@ -92,7 +92,7 @@ class _Count:
     copied: int = 0
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class _Convolution:
     """A convolution, or its gradients."""
 

@@ -7,7 +7,6 @@ an error with the names of hook and tensor. `packing.py` places the graphs of ho
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -20,6 +19,7 @@ from minidynamo.autograd.graph.inputs import layout_of
 from minidynamo.autograd.graph.recomputation import uses_generator
 from minidynamo.autograd.trace.joint import trace_joint
 from minidynamo.compat import OpOverload
+from minidynamo.core.records import record
 from minidynamo.errors import Diagnostic, GraphRefused, HookReturnsSubclass, InvalidHook, summary
 from minidynamo.graph.pytree import leaves, rebuild, structure_of
 from minidynamo.graph.saved_tensor_hooks import Hooks
@@ -32,7 +32,7 @@ _PLAIN = (bool, int, float, complex, str, type(None))
 _CONSTANTS = (*_PLAIN, torch.dtype, torch.device, torch.layout, torch.memory_format)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class HookGraph:
     """A hook as a functional graph."""
 

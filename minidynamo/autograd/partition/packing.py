@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -29,6 +29,7 @@ from minidynamo.autograd.partition.hook_graphs import HookGraph, HookTracer
 from minidynamo.autograd.partition.minimum_cut import bytes_of
 from minidynamo.autograd.partition.partition import Partition
 from minidynamo.config import config
+from minidynamo.core.records import record
 from minidynamo.graph.marks import DIES, MAY_DIE, PARAMETER
 from minidynamo.graph.pytree import leaves, rebuild, structure_of
 from minidynamo.memory.plan import SavedValue
@@ -70,7 +71,7 @@ def pack(
     return _Packing(parts, results_in_inputs, tracer).run()
 
 
-@dataclass(eq=False)
+@record(eq=False)
 class _SavedNode:
     """A saved value."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import torch
@@ -24,6 +24,7 @@ from minidynamo.autograd.partition.minimum_cut import Network
 from minidynamo.autograd.partition.saving import PolicyChoices, SavePolicy
 from minidynamo.autograd.trace.checks import unused_checks
 from minidynamo.config import config
+from minidynamo.core.records import record
 from minidynamo.graph.marks import DIES, RETURNED
 from minidynamo.memory.graph_plan import may_share
 from minidynamo.memory.plan import SavedValue
@@ -31,7 +32,7 @@ from minidynamo.memory.plan import SavedValue
 aten = torch.ops.aten
 
 
-@dataclass
+@record
 class Partition:
     """Forward and backward graph. Backward takes `saved`, then tangents; forward returns its results, then the extra
     outputs."""

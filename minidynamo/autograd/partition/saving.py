@@ -6,13 +6,14 @@ The policy decides which values may be recomputed; the minimum cut of `minimum_c
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import torch
 from torch import fx
 
 from minidynamo.compat import OpOverload
+from minidynamo.core.records import record
 from minidynamo.errors import ArgumentError, Diagnostic, summary
 from minidynamo.memory.plan import SavedValue
 
@@ -23,7 +24,7 @@ SavePolicy = Callable[[SavedValue], Any]
 _EXPENSIVE = ("mm", "conv", "attention", "linear", "lstm", "gru", "rnn", "fft", "linalg", "einsum")
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class PolicyChoices:
     """The answers of a save policy."""
 

@@ -6,7 +6,7 @@ Its data can be written to a file and read by another process; `graph_call.py` f
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import torch
@@ -29,6 +29,7 @@ from minidynamo.autograd.graph.signature import (
 )
 from minidynamo.autograd.runtime.double_backward import HigherOrderPlan
 from minidynamo.autograd.runtime.partial_backward import BackwardPart
+from minidynamo.core.records import record
 from minidynamo.errors import an
 from minidynamo.graph.boxed import BoxedCallable
 from minidynamo.graph.unbacked_symints import hint_of
@@ -39,7 +40,7 @@ NUMBER = "number"
 """Replaces a symbolic number among the `expected` values of a written plan."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class CallPlan:
     """How to call the graphs of one torch-level graph."""
 
@@ -59,7 +60,7 @@ class CallPlan:
     higher: HigherOrderPlan = field(default_factory=HigherOrderPlan)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class CompiledCall:
     """A plan with its compiled graphs."""
 

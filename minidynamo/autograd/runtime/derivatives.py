@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -34,6 +34,7 @@ from minidynamo.autograd.trace.joint import TangentKinds, Trace, mode_of, trace_
 from minidynamo.autograd.trace.tensor_index import add_shape_env
 from minidynamo.compat import OpOverload
 from minidynamo.core.locks import ForkSafeLock
+from minidynamo.core.records import record
 from minidynamo.errors import GraphRefused, first_line
 from minidynamo.fake.mode import FakeTensorMode
 from minidynamo.graph.boxed import BoxedCallable, make_boxed
@@ -102,7 +103,7 @@ class NotAvailable(Exception):
     """A derivative cannot be computed; the message is the reason shown to the user."""
 
 
-@dataclass
+@record
 class Values:
     """Arguments of a derivative in one call."""
 

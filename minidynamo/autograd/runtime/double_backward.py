@@ -8,7 +8,7 @@ values needed in addition to the saved tensors; the first-order backward is in `
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, TypeAlias
 
 import torch
@@ -29,13 +29,14 @@ from minidynamo.autograd.runtime.input_nodes import InputNodes, LinkedInputs, op
 from minidynamo.autograd.runtime.partial_backward import Readers
 from minidynamo.autograd.runtime.result_nodes import Watch, with_separate_inputs
 from minidynamo.autograd.trace.joint import TangentKinds, Trace
+from minidynamo.core.records import record
 from minidynamo.errors import Diagnostic, Unsupported
 from minidynamo.graph import rng_replay
 from minidynamo.graph.pytree import as_sequence
 from minidynamo.graph.unbacked_symints import depends_on_data
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class HigherOrderPlan:
     """Values from which derivatives of a compiled graph's gradients are computed. Inputs are numbered as in the flat
     list."""
@@ -177,7 +178,7 @@ def _devices(node: fx.Node) -> set[str]:
 HeldInput: TypeAlias = tuple[torch.Tensor, int | None]
 
 
-@dataclass
+@record
 class HigherOrderState:
     """Values kept by a call for higher derivatives."""
 
@@ -234,7 +235,7 @@ class DoubleBackward:
 Compiled = Callable[[Sequence[torch.Tensor | None]], Sequence[torch.Tensor | None]]
 
 
-@dataclass
+@record
 class _Call:
     """State of a call when gradients of the next order are requested."""
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
@@ -26,6 +25,7 @@ from minidynamo.autograd.graph.varying_strides import order_of
 from minidynamo.autograd.layout.dim_order import empty_as, laid_out, restride_tangents
 from minidynamo.autograd.partition.partition import backward_graph
 from minidynamo.compat import OpOverload
+from minidynamo.core.records import record
 from minidynamo.graph.marks import IN_STEPS, USERS_BACKWARD
 from minidynamo.graph.unbacked_symints import hint_of
 
@@ -38,7 +38,7 @@ Readers: TypeAlias = Sequence[tuple[int, ...]]
 _MASKS = frozenset(("output_mask", "grad_input_mask"))
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class BackwardPart:
     """Names a part of a backward graph."""
 

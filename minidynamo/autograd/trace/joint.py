@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, TypeAlias
 
 import torch
@@ -58,6 +58,7 @@ from minidynamo.autograd.trace.output_alias_sets import (
 )
 from minidynamo.autograd.trace.tensor_index import IndexReads, add_shape_env
 from minidynamo.compat import FakeTensor, FakeTensorMode, OpOverload
+from minidynamo.core.records import record
 from minidynamo.errors import Diagnostic, GraphRefused, MinidynamoError, first_line, line_of, summary
 from minidynamo.fake import mode as fake_mode
 from minidynamo.graph.function_results import recording_copies
@@ -67,7 +68,7 @@ from minidynamo.graph.torch_settings import is_switch, preserved, restore, setti
 from minidynamo.graph.unbacked_symints import has_index_tensors, run_with_indices
 
 
-@dataclass
+@record
 class Trace:
     """The joint graph with its parts.
 
@@ -150,7 +151,7 @@ TangentKinds: TypeAlias = tuple[bool | None, ...]
 be differentiated."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class _Program:
     """A program to trace, with the arguments of `trace_joint`."""
 

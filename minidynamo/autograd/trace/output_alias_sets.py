@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -19,11 +18,12 @@ from minidynamo.autograd.graph.graph_builder import same_layout
 from minidynamo.autograd.graph.numbers import is_symbolic, key, simplified
 from minidynamo.autograd.graph.provenance import line_of_node
 from minidynamo.autograd.trace.grad_graph_queries import nearest_view
+from minidynamo.core.records import record
 from minidynamo.errors import Diagnostic, GraphRefused, UserLocation, located
 from minidynamo.graph.function_results import CopiedResult
 
 
-@dataclass
+@record
 class TracedOutput:
     """Describes an output of the user's graph, or an intermediate tensor between an output and the owner of
     its memory."""
@@ -53,7 +53,7 @@ class TracedOutput:
         return self.requires_grad and not self.has_history
 
 
-@dataclass
+@record
 class OutputAliasSet:
     """Outputs that share memory with each other and with no input."""
 

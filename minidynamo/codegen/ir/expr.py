@@ -7,16 +7,16 @@ Element types are torch dtypes. Conversions are explicit `Cast` nodes, so half t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import torch
 
 from minidynamo.codegen.ir.index import FloorDiv, Index, Lookup, Mod, Var
+from minidynamo.core.records import record
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class OpInfo:
     """A pointwise operation on operands of one dtype."""
 
@@ -160,7 +160,7 @@ class _CachedFacts:
         return sum(OPS[e.name].cost for e in self.below if isinstance(e, Op))
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Load(_CachedFacts):
     """Reads the element of `buffer` at `index`.
 
@@ -182,7 +182,7 @@ class Load(_CachedFacts):
         return Load(self.buffer, tuple(i.substitute(values) for i in self.index), self.dtype, valid)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Const(_CachedFacts):
     """A literal."""
 
@@ -191,7 +191,7 @@ class Const(_CachedFacts):
     dtype: torch.dtype
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class IndexValue(_CachedFacts):
     """The value of an index expression as a number (arange, argmax, bounds of a pad)."""
 
@@ -205,7 +205,7 @@ class IndexValue(_CachedFacts):
         return IndexValue(self.index.substitute(values), self.dtype)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Cast(_CachedFacts):
     """`value` converted to `dtype` as torch does: float to int truncates, anything to bool compares with zero."""
 
@@ -219,7 +219,7 @@ class Cast(_CachedFacts):
         return Cast(self.value.substitute(values), self.dtype)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Op(_CachedFacts):
     """An operation of OPS applied to operands."""
 
@@ -235,7 +235,7 @@ class Op(_CachedFacts):
         return Op(self.name, tuple(a.substitute(values) for a in self.args), self.dtype)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Ref(_CachedFacts):
     """The value of an earlier `Let` or `Accumulate` of the kernel."""
 
@@ -243,7 +243,7 @@ class Ref(_CachedFacts):
     dtype: torch.dtype
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Scalar(_CachedFacts):
     """A Python float of the host program that is passed to the kernel."""
 

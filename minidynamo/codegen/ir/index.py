@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -26,9 +25,10 @@ from minidynamo.codegen.ir.size import (
     numbers_of,
     parenthesized,
 )
+from minidynamo.core.records import record
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Var:
     """A loop variable: 0 <= value < extent."""
 
@@ -39,7 +39,7 @@ class Var:
         return self.name
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class FloorDiv:
     """`base // divisor`, divisor > 0."""
 
@@ -50,7 +50,7 @@ class FloorDiv:
         return f"({self.base} // {parenthesized(self.divisor)})"
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Mod:
     """`base % modulus`, modulus > 0; never negative."""
 
@@ -61,7 +61,7 @@ class Mod:
         return f"({self.base} % {parenthesized(self.modulus)})"
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Lookup:
     """An index read from memory."""
 
@@ -76,7 +76,7 @@ class Lookup:
 Atom = Var | FloorDiv | Mod | Lookup
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Index:
     """The sum of `coefficient * atom` over `terms`, plus `const`."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from minidynamo.codegen.ir.expr import Expr, IndexValue, Load, Scalar, rewrite
 from minidynamo.codegen.ir.index import Index, Var, flatten, numbers_in_index
 from minidynamo.codegen.ir.size import Extent, Number, Symbol, hint, numbers_of, product
 from minidynamo.compat import OpOverload
+from minidynamo.core.records import record
 from minidynamo.errors import UserLocation
 
 POSITIONAL = ("argmax", "argmin")
@@ -30,7 +31,7 @@ counts as extreme).
 """
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Buffer:
     """A strided tensor without storage offset (data pointers include the offset)."""
 
@@ -64,7 +65,7 @@ class Buffer:
         return self.span * self.dtype.itemsize
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Origin:
     """An operation of the ATen graph."""
 
@@ -97,7 +98,7 @@ def folded_dtype(combine: str, dtype: torch.dtype) -> torch.dtype:
     return torch.int64 if combine in POSITIONAL else dtype
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Loops:
     """`out[index] = combine over reduced of body`, for all values of `axes`."""
 
@@ -126,7 +127,7 @@ class Loops:
         return tuple(v for v in self.axes if v not in self.reduced)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Name:
     """A reference to a value of the host program, inside the arguments of an Extern or Return."""
 
@@ -145,7 +146,7 @@ def names_in(value: object) -> Iterable[str]:
             yield from names_in(item)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Extern:
     """`out = op(*args, **kwargs)` with torch's own kernel.
 
@@ -187,7 +188,7 @@ class Extern:
         return self.out in self.mutates
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class GetItem:
     """`out = source[index]`, an item of a tuple or list that an Extern returned."""
 
@@ -207,7 +208,7 @@ class GetItem:
 Node = Loops | Extern | GetItem
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Compute:
     """`out = op(*args)`, a number that the host program computes from inputs before its first step."""
 
@@ -221,7 +222,7 @@ class Compute:
     raises: bool = False
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Write:
     """A write of new data to an input: the memory of the input may hold `value` from this write on."""
 
@@ -233,7 +234,7 @@ class Write:
     calls: int
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class LoopProgram:
     """A whole graph as loop nests and extern calls.
 
@@ -277,7 +278,7 @@ def checks_kept(expr: Expr, buffers: Mapping[str, Buffer]) -> frozenset[Expr]:
     return rewrite(expr, addressed).checks
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Let:
     """Names a value in this iteration."""
 
@@ -289,7 +290,7 @@ class Let:
     origins: Origins = field(default=(), compare=False)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Accumulate:
     """Folds `value` over the axes of the loop into `name`. Statements after the loop can read `name` (as a Ref)."""
 
@@ -306,7 +307,7 @@ class Accumulate:
     origins: Origins = field(default=(), compare=False)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Store:
     """Writes `value`, which has the buffer's dtype, to the element of `buffer` at storage offset `index`."""
 
@@ -363,7 +364,7 @@ def numbers_between(rows: Iterable[Var], loops: Iterable[Loop]) -> tuple[Number 
     return tuple(numbers)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Loop:
     """Runs `body` for all values of `axes` (outermost first); without axes, once per row."""
 
@@ -371,7 +372,7 @@ class Loop:
     body: tuple[Statement, ...]
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Kernel:
     """Runs `loops` in order, for each of `rows`. Rows are independent of each other."""
 
@@ -422,7 +423,7 @@ class Kernel:
         return (s for loop in self.loops for s in loop.body)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Parallelism:
     """The parallelism of a target's processors.
 

@@ -9,15 +9,16 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeGuard
+
+from minidynamo.core.records import record
 
 UNKNOWN_HINT = 64
 """The guess for a number that has not been observed. Guesses choose tiles and orders, never results."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Symbol:
     """A whole number of the host program."""
 
@@ -35,7 +36,7 @@ class Symbol:
         return self.name
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Derived:
     """A whole number that the host program computes from other numbers."""
 
@@ -73,7 +74,7 @@ def _apply(op: str, a: int, b: int) -> int:
     return functions[op](a, b) if op in functions else max(a, b) if op == "max" else min(a, b)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Size:
     """The sum of `coefficient * product of numbers` over `terms`. A constant is an int instead."""
 

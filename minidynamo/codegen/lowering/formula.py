@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 
 from minidynamo.codegen.ir.expr import HALF, OPS, Cast, Const, Expr, IndexValue, Op, kind_of
 from minidynamo.codegen.ir.index import Index
 from minidynamo.codegen.ir.size import Extent, Size, exact, known_at_least, known_less
+from minidynamo.core.records import record
 
 Known = bool | int | float
 Number = Known | Size
@@ -103,7 +103,7 @@ def identity(combine: str, dtype: torch.dtype) -> Const:
     return literal({"sum": 0, "prod": 1, "any": False, "all": True}.get(combine, 0), dtype)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class V:
     """An expression with Python's operators."""
 

@@ -10,7 +10,6 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -43,9 +42,10 @@ from minidynamo.codegen.lowering.formula import (
     where,
 )
 from minidynamo.codegen.lowering.registry import Coordinates, Value, broadcast_shape
+from minidynamo.core.records import record
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Row:
     """An elementwise operation. Tensor arguments reach the formula in the dtype in which eager computes."""
 

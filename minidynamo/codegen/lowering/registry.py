@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
@@ -19,6 +18,7 @@ from minidynamo.codegen.ir.index import Index, Var, as_index, delinearize, flatt
 from minidynamo.codegen.ir.loops import Buffer
 from minidynamo.codegen.ir.size import Extent
 from minidynamo.compat import OpOverload
+from minidynamo.core.records import record
 
 Coordinates = tuple[Index, ...]
 
@@ -39,7 +39,7 @@ def broadcast_shape(*shapes: Sequence[Extent]) -> tuple[Extent, ...]:
     return tuple(result)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Value:
     """A tensor whose element at d0, d1, ... is `buffer[index]`."""
 

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from minidynamo.codegen.ir.expr import Scalar
 from minidynamo.codegen.ir.loops import Buffer, Compute, Extern, GetItem, Kernel, Name
 from minidynamo.codegen.ir.size import Size, size_of, symbols_of
+from minidynamo.core.records import record
 from minidynamo.errors import Diagnostic, InternalError
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Allocate:
     """`buffer.name = an uninitialized tensor` with the sizes, strides, dtype and device of the buffer."""
 
@@ -26,7 +27,7 @@ class Allocate:
     buffer: Buffer
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Reuse:
     """`buffer.name = source`: gives the memory of a dead tensor a new name. The name `source` is unbound after this
     step."""
@@ -39,7 +40,7 @@ class Reuse:
     relaid: bool = False
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Overwrite:
     """`buffer.name = source`: the next step computes `buffer` in memory that stays in use under the name `source`
     too."""
@@ -50,7 +51,7 @@ class Overwrite:
     source: str
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Launch:
     """Launches a kernel on tensors.
 
@@ -64,7 +65,7 @@ class Launch:
     args: tuple[str, ...]
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Free:
     """`del names`, after the last use."""
 
@@ -82,7 +83,7 @@ class Handing(enum.IntEnum):
     IN_STEPS = 2
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class HandOver:
     """Passes a result to the caller before the program ends. Later steps do not need it."""
 
@@ -92,7 +93,7 @@ class HandOver:
     position: int
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Return:
     """Returns the outputs."""
 
@@ -146,7 +147,7 @@ def mentioned(value: object) -> Iterator[str]:
         yield value.name
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class HostProgram:
     """The host program of one graph."""
 

@@ -10,7 +10,7 @@ changed and as read. Other readers of the operand, and when they run, are not co
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,11 +19,12 @@ from minidynamo.codegen.ir.expr import Const, Expr, IndexValue, Load, Op, Ref
 from minidynamo.codegen.ir.index import Index, Var, as_index
 from minidynamo.codegen.ir.loops import Buffer, Extern, Kernel, Let, Name, Store, names_in
 from minidynamo.codegen.runtime.host_functions import PART_WRITERS
+from minidynamo.core.records import record
 from minidynamo.fake.strides import Dims, may_meet
 from minidynamo.memory.graph_plan import IN_PLACE_FILLS
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Range:
     """The values `start`, `start + step`, ... of a loop variable."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 
 import torch
@@ -19,6 +19,7 @@ from minidynamo.codegen.ir.expr import OPS, Cast, Const, Expr, IndexValue, Load,
 from minidynamo.codegen.ir.index import FloorDiv, Index, Lookup, Mod, Var
 from minidynamo.codegen.ir.loops import Kernel, Let, Origins, Statement, Store, comments
 from minidynamo.codegen.ir.size import Extent, Number, is_negative, parenthesized, product, spell
+from minidynamo.core.records import record
 
 COMMON = {
     "add": "({0} + {1})",
@@ -95,7 +96,7 @@ class Form(Enum):
     COLUMNS = "loops inside each row run across memory; neighbouring rows are neighbours"
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Layout:
     """The loops of a kernel, sorted by memory order."""
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 
 from minidynamo.codegen.ir.expr import Scalar
 from minidynamo.codegen.ir.index import Var, as_index, at_least_one, flatten, row_major
@@ -37,6 +36,7 @@ from minidynamo.codegen.printers.cpp_expressions import (
     stored,
 )
 from minidynamo.config import config
+from minidynamo.core.records import record
 
 POINTWISE_BLOCK = 2048  # neighbouring rows per item of work
 SHORT_SUM = 64  # longest float sum that runs in double from the start
@@ -61,7 +61,7 @@ def print_kernels(kernels: Sequence[Kernel]) -> str:
     return lines.text()
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class _Items:
     """The work of a kernel, cut into items: an item per point of `outer` and block of `along`."""
 

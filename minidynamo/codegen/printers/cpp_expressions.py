@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
 
 import torch
 
@@ -17,6 +16,7 @@ from minidynamo.codegen.ir.expr import HALF, Cast, Const, Expr, IndexValue, Load
 from minidynamo.codegen.ir.index import Index, Var, as_index, flatten, row_major
 from minidynamo.codegen.ir.loops import Accumulate, Let, Statement, Store
 from minidynamo.codegen.printers.base import COMMON, ExpressionPrinter, library_calls, shortest
+from minidynamo.core.records import record
 
 TYPES = {
     torch.float32: "float",
@@ -212,7 +212,7 @@ FOLDS = {
 COMPARISONS = {"argmax": "exceeds", "argmin": "undercuts"}
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Fold:
     """An Accumulate in C++."""
 

@@ -6,14 +6,14 @@
 from __future__ import annotations
 
 import types
-from dataclasses import dataclass
 from typing import Any
 
+from minidynamo.core.records import record
 from minidynamo.graph.boxed import UNBOXED
 from minidynamo.graph.boxed_text import BoxedText, load
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class HostText:
     """The text of a host program."""
 

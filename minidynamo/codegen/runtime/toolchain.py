@@ -13,11 +13,11 @@ import shutil
 import signal
 import struct
 import subprocess
-from dataclasses import dataclass
 from pathlib import Path
 
 from minidynamo.config import config
 from minidynamo.core.events import phase
+from minidynamo.core.records import record
 from minidynamo.errors import Diagnostic, KernelBuildError, ToolchainMissing
 
 CANDIDATES = ("c++", "g++", "clang++")
@@ -51,7 +51,7 @@ GCC_FLAGS = ("-fno-tree-pre", "-fno-thread-jumps", "-nodefaultlibs", "-lm", "-lc
 _hanging: set[str] = set()
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Toolchain:
     """An installed C++ compiler."""
 

@@ -15,7 +15,6 @@ import struct
 import types
 from collections.abc import Callable, Mapping, Sequence
 from concurrent import futures
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -24,6 +23,7 @@ from minidynamo.codegen.ir.expr import Scalar
 from minidynamo.codegen.ir.size import Extent, Number, evaluate
 from minidynamo.codegen.runtime import cuda_launch
 from minidynamo.core import artifacts
+from minidynamo.core.records import record
 from minidynamo.errors import Diagnostic, KernelBuildError, ToolchainMissing
 
 INTERPRETER_TILE = 1 << 16
@@ -48,7 +48,7 @@ POINTERS = {
 TENSORS = {notation: dtype for dtype, notation in POINTERS.items()}
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class LaunchSpec:
     """The launch parameters of a kernel: a program per `row_block` rows, each over `column_block` columns at a time."""
 
@@ -76,7 +76,7 @@ class LaunchSpec:
         return {"ROWS": row_block, "COLUMNS": self.column_block} if self.column_block else {"ROWS": row_block}
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Triton:
     """The modules of Triton in use."""
 
@@ -160,7 +160,7 @@ def launchers(
     return {spec.name: _interpreted(functions[spec.name], spec) for spec in specs}
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class _At:
     """A tensor for Triton with a known address and dtype only."""
 

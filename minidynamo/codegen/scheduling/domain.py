@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 from minidynamo.codegen.ir.index import Index, Var, as_index, delinearize, flatten, row_major
 from minidynamo.codegen.ir.loops import Loops
 from minidynamo.codegen.ir.size import Extent, product
+from minidynamo.core.records import record
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Domain:
     """An iteration space: rows, which are independent, times columns, which reductions fold."""
 
@@ -30,7 +30,7 @@ class Domain:
         return tuple(v for v in self.axes if v not in self.columns)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Placed:
     """A loop nest written over a domain."""
 

@@ -11,12 +11,12 @@ import heapq
 import itertools
 import operator
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 
 from minidynamo.codegen.ir.loops import Extern, LoopProgram, Loops, Node
 from minidynamo.codegen.ir.size import hint
 from minidynamo.codegen.scheduling.domain import Domain, Placed, domain_of, place, place_all, size
 from minidynamo.codegen.scheduling.lifetimes import Lifetimes, defines, readers_of, reads, stores
+from minidynamo.core.records import record
 
 MOST_NODES = 64
 MOST_BUFFERS = 40
@@ -31,7 +31,7 @@ SMALL = {"cpp": 1 << 14, "triton": 1 << 21}
 """Below this number of elements a launch costs more than the memory traffic."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Group:
     """Loop nests that become one kernel, in program order, written over their common domain."""
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from minidynamo.codegen.ir.loops import Extern, GetItem, Kernel, LoopProgram, Loops, Node, names_in
+from minidynamo.core.records import record
 
 Call = Kernel | Extern | GetItem
 """A step of a schedule before its memory is planned."""
@@ -61,7 +61,7 @@ def stores(program: LoopProgram) -> dict[str, int]:
     }
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Liveness:
     """Lifetimes as positions in a sequence of nodes. -1 is before the sequence, infinity is after it."""
 

@@ -7,16 +7,16 @@ values that exist once per row. Section -1 comes before the first pass.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 
 from minidynamo.codegen.ir.expr import EXPENSIVE
 from minidynamo.codegen.scheduling.domain import Domain, Placed, size
+from minidynamo.core.records import record
 
 KEPT_BYTES = 1 << 16
 """The most bytes per row that a value may take to be kept from a pass to the next."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Passes:
     """The passes and row sections of a kernel."""
 

@@ -14,7 +14,7 @@ import math
 import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ from torch import fx
 from minidynamo import compat
 from minidynamo.core import artifacts
 from minidynamo.core.directives import DISABLED, allow_in_graph
+from minidynamo.core.records import record
 from minidynamo.frontend.captured.order import positions
 from minidynamo.graph import backward_calls as calls
 from minidynamo.graph.backward_calls import InlinedBackward
@@ -37,7 +38,7 @@ class Name(str):
     __slots__ = ()
 
 
-@dataclass
+@record
 class Statement:
     """A call in the written function."""
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, NoReturn, TypeGuard
 from weakref import WeakSet
 
@@ -18,6 +17,7 @@ from torch import fx
 
 from minidynamo.compat import memory_of, set_grad_enabled
 from minidynamo.core.names import Namespace
+from minidynamo.core.records import record
 from minidynamo.errors import GraphBreak
 from minidynamo.graph.pytree import tensors_in
 from minidynamo.guards.source import Computed, Constant, Source
@@ -130,7 +130,7 @@ def without_grad(tx: Tracer) -> Iterator[None]:
 # Numbers among the arguments
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class _ArgumentNumber(Source):
     """A number that is an argument of a custom Function. The same number may also be read from elsewhere."""
 

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import CellType
 
 import torch
 
 from minidynamo import compat
 from minidynamo.bytecode.analysis import group_of, is_in_try
+from minidynamo.core.records import record
 from minidynamo.errors import Diagnostic, GraphBreak, SkipFrame
 from minidynamo.graph.torch_settings import preserved
 from minidynamo.guards import state
@@ -43,7 +44,7 @@ from minidynamo.variables.callables import CellVariable
 from minidynamo.variables.objects import LazyVariable
 
 
-@dataclass(frozen=True, eq=False)
+@record(frozen=True, eq=False)
 class _Stop:
     """The end of the second attempt."""
 

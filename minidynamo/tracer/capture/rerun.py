@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,6 +16,7 @@ from torch import fx
 
 from minidynamo.compat import has_saved_tensor_hooks
 from minidynamo.core.names import Namespace
+from minidynamo.core.records import record
 from minidynamo.errors import ResultDiffers
 from minidynamo.graph.boxed import BoxedCallable
 from minidynamo.graph.boxed_text import Call, Line, indented
@@ -49,7 +49,7 @@ from minidynamo.variables.base import VariableTracker
 from minidynamo.variables.containers import ListVariable
 
 
-@dataclass(frozen=True, kw_only=True)
+@record(frozen=True, kw_only=True)
 class RerunOptions:
     """The settings of a rerun."""
 

@@ -17,11 +17,12 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from minidynamo.bytecode.layout import FramePoint
 from minidynamo.core.names import Namespace, with_globals
+from minidynamo.core.records import record
 from minidynamo.graph.boxed import BoxedCallable
 from minidynamo.graph.boxed_text import BoxedText, Call, Line, Pack, load
 from minidynamo.guards.guard import reader_of
@@ -43,7 +44,7 @@ from minidynamo.variables.iterators import DictIterator
 MANY_INPUTS = 16
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Residual:
     """A residual program."""
 
@@ -60,7 +61,7 @@ class Residual:
     steps: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
+@record(frozen=True, kw_only=True)
 class ResidualContext:
     """The position of a residual program in the function, and the functions to call."""
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from types import CodeType
 from typing import Any, NoReturn
 
@@ -17,6 +16,7 @@ import torch
 import torch.fx
 
 from minidynamo.compat import memory_of
+from minidynamo.core.records import record
 from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.graph.dead_code import only_computes
 from minidynamo.variables.tensors import TensorVariable
@@ -32,7 +32,7 @@ class PositionRefused(Exception):
         self.why = why
 
 
-@dataclass(frozen=True, eq=False)
+@record(frozen=True, eq=False)
 class Deferral:
     """A text or line that waits until the graph has run."""
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 import contextlib
 import types
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, NoReturn
 
 from minidynamo import compat
 from minidynamo.bytecode.breaks import make_suspended
 from minidynamo.bytecode.layout import CELL, NULL, VALUE, FramePoint, frame_point
+from minidynamo.core.records import record
 from minidynamo.tracer.frames.exceptions import catch_raised, exception_with, generator_stop_error
 from minidynamo.tracer.frames.interpreter import Frame, Raised, Tracer
 from minidynamo.tracer.lazy.lazy_value import is_none
@@ -27,7 +28,7 @@ from minidynamo.variables.containers import TupleVariable
 from minidynamo.variables.objects import ClassVariable, ExceptionVariable, ObjectVariable, OpaqueVariable
 
 
-@dataclass(eq=False)
+@record(eq=False)
 class GeneratorVariable(VariableTracker):
     """A generator created during tracing."""
 

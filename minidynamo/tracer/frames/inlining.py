@@ -8,9 +8,9 @@ from __future__ import annotations
 import inspect
 import types
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from minidynamo.core.records import record
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Constant, Item, Source
 from minidynamo.tracer.frames.generators import GeneratorVariable
@@ -87,7 +87,7 @@ def _default(tx: Tracer, value: object, source: Source, trusted: bool) -> Variab
     return tx.lazy(value, source)
 
 
-@dataclass(frozen=True, eq=False)
+@record(frozen=True, eq=False)
 class _Body:
     """A function that is about to be inlined, with bound arguments."""
 

@@ -11,13 +11,13 @@ import itertools
 import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Set
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.fx
 
 from minidynamo.compat import version_of
+from minidynamo.core.records import record
 from minidynamo.errors import UserLocation
 from minidynamo.graph.autograd_calls import BackwardState
 from minidynamo.graph.unbacked_symints import unbacked_number
@@ -111,7 +111,7 @@ class KnownValues:
             table.clear()
 
 
-@dataclass(frozen=True, eq=False)
+@record(frozen=True, eq=False)
 class _ExternalTensor:
     """An external tensor at the start of the frame."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ import torch.fx
 
 from minidynamo import compat
 from minidynamo.compat import memory_of
+from minidynamo.core.records import record
 from minidynamo.graph.marks import ONLY_COMPUTES
 from minidynamo.tracer.graph.dead_code import only_computes, remove_dead_code
 from minidynamo.variables.base import NumberVariable
@@ -25,7 +26,7 @@ GraphValue = TensorVariable | NumberVariable
 """A value that a graph takes from the surrounding graph."""
 
 
-@dataclass(eq=False)
+@record(eq=False)
 class Subgraph:
     """A graph whose placeholders are tensors and numbers of the surrounding graphs, in the order of `inputs`."""
 

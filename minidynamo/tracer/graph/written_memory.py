@@ -10,13 +10,13 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.fx
 
 from minidynamo.compat import memory_of
+from minidynamo.core.records import record
 from minidynamo.graph.autograd_calls import replace_data
 from minidynamo.graph.pytree import leaves, nodes_in
 from minidynamo.graph.storage_resize import UNCOUNTED
@@ -24,7 +24,7 @@ from minidynamo.tracer.graph import dead_code
 from minidynamo.tracer.graph.dead_code import is_torch_function, name_called
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Part:
     """A part of a tensor, with functions to copy it and to write it back."""
 
@@ -82,7 +82,7 @@ _NAMES = "as_strided_ resize_ resize_as_ set_ squeeze_ swapaxes_ swapdims_ t_ tr
 _RELAYOUT = {*_NAMES.split(), *UNCOUNTED}
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class WrittenMemory:
     """The external memory that a graph writes."""
 
@@ -183,7 +183,7 @@ def _are_in_range(positions: torch.Tensor, first: int, end: int) -> bool:
     return first <= least.item() and most.item() < end
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class _Call:
     """The call that makes a part, with nodes and constants as arguments."""
 

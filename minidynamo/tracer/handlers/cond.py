@@ -9,13 +9,14 @@ from __future__ import annotations
 import contextlib
 import types
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NoReturn
 
 import torch
 
 from minidynamo import compat
 from minidynamo.compat import memory_of
+from minidynamo.core.records import record
 from minidynamo.errors import GraphBreak, InvalidCond, Unsupported, UserLocation, an
 from minidynamo.graph.higher_order import run_branch
 from minidynamo.graph.torch_settings import settings
@@ -100,7 +101,7 @@ def leaves(variable: VariableTracker) -> Iterator[VariableTracker]:
         yield variable
 
 
-@dataclass(frozen=True, eq=False)
+@record(frozen=True, eq=False)
 class _Branch:
     """A branch function."""
 
@@ -125,7 +126,7 @@ class _Branch:
         return None if code is None else UserLocation.of(code)
 
 
-@dataclass(frozen=True, eq=False)
+@record(frozen=True, eq=False)
 class _TracedBranch:
     """A branch as a graph."""
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import types
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import torch
@@ -19,6 +18,7 @@ from torch import fx
 
 from minidynamo.bytecode.instructions import decode
 from minidynamo.compat import AUTOCAST_DEVICES, memory_of
+from minidynamo.core.records import record
 from minidynamo.errors import Diagnostic, GraphBreak
 from minidynamo.graph.autograd_calls import inlined_hook, is_autograd_call
 from minidynamo.tracer.frames.interpreter import Raised, Tracer
@@ -49,7 +49,7 @@ _READERS = ("_", "is_", "are_", "get_", "set_", "use_")
 _MODULES = (torch, torch.nn, torch.nn.functional, torch.functional, torch.linalg, torch.special, torch.fft, math)
 
 
-@dataclass(frozen=True, eq=False)
+@record(frozen=True, eq=False)
 class TracedHook:
     """The body of a hook."""
 

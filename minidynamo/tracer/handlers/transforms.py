@@ -12,7 +12,7 @@ import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import torch
@@ -20,6 +20,7 @@ import torch.fx
 
 from minidynamo import compat
 from minidynamo.compat import version_of
+from minidynamo.core.records import record
 from minidynamo.errors import an, summary
 from minidynamo.graph.func_transforms import Argument, PullBack, Transformation, transformed
 from minidynamo.graph.pytree import Structure, is_sequence_class, rebuild, structure_of
@@ -211,7 +212,7 @@ def _tangents_convert(args: VariableTracker) -> bool:
     return any(dtype != other for dtype, other in zip(*dtypes))
 
 
-@dataclass(frozen=True, eq=False)
+@record(frozen=True, eq=False)
 class TracedFunction:
     """A traced function with a graph of its own."""
 

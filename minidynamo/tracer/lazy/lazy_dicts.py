@@ -6,11 +6,11 @@ The rules of `lazy_lists.py` hold here, too.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from minidynamo.core.records import record
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Called, Computed, Constant, Local, Source, source_key
 from minidynamo.tracer.graph.output_graph import OutputGraph
@@ -21,7 +21,7 @@ from minidynamo.variables.containers import DictKey, Entries
 _ABSENT = object()
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class TableReader:
     """Reads a real dict or set."""
 

@@ -8,9 +8,9 @@ sets are in `lazy_dicts.py`, with the same rules.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol, SupportsIndex, overload
 
+from minidynamo.core.records import record
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Computed, Source
 from minidynamo.tracer.graph.output_graph import OutputGraph
@@ -27,7 +27,7 @@ class MakeLazy(Protocol):
     def __call__(self, value: object, source: Source, /, *, presence_guarded: bool) -> VariableTracker: ...
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Length:
     """The length of a container: the number at `source` plus `added`, at most `limit`."""
 
@@ -52,7 +52,7 @@ class Length:
         return total if self.limit is None else min(total, self.limit)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class ListReader:
     """Reads a real list, deque or tuple."""
 

@@ -9,9 +9,10 @@ import enum
 import inspect
 import itertools
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, NamedTuple
 
+from minidynamo.core.records import record
 from minidynamo.errors import Diagnostic
 from minidynamo.guards.source import Computed, Constant, Drawn, Source
 from minidynamo.variables.base import VariableTracker
@@ -32,19 +33,19 @@ UNKNOWN = Absence.UNKNOWN
 DELETED = Absence.DELETED
 
 
-@dataclass(frozen=True, eq=False)
+@record(frozen=True, eq=False)
 class Effect:
     """A side effect to replay after the graph."""
 
 
-@dataclass(frozen=True, eq=False)
+@record(frozen=True, eq=False)
 class ContentsChanged(Effect):
     """A list, deque, dict or set has new contents: the contents of its tracker at the end."""
 
     container: VariableTracker
 
 
-@dataclass(frozen=True, eq=False)
+@record(frozen=True, eq=False)
 class AttrSet(Effect):
     """`obj.name` was set without running user code (by object.__setattr__, or by the class's own slot)."""
 
@@ -53,7 +54,7 @@ class AttrSet(Effect):
     value: VariableTracker
 
 
-@dataclass(frozen=True, eq=False)
+@record(frozen=True, eq=False)
 class AttrDeleted(Effect):
     """`obj.name` was deleted."""
 
@@ -61,7 +62,7 @@ class AttrDeleted(Effect):
     name: str
 
 
-@dataclass(frozen=True, eq=False)
+@record(frozen=True, eq=False)
 class CounterAdvanced(Effect):
     """A counter of a library class was increased. Counts by the library in the meantime are kept."""
 
@@ -70,7 +71,7 @@ class CounterAdvanced(Effect):
     by: int
 
 
-@dataclass(frozen=True, eq=False)
+@record(frozen=True, eq=False)
 class CellSet(Effect):
     """A closure cell was written; `value` is None when the cell was emptied."""
 
@@ -78,7 +79,7 @@ class CellSet(Effect):
     value: VariableTracker | None
 
 
-@dataclass(frozen=True, eq=False)
+@record(frozen=True, eq=False)
 class GlobalSet(Effect):
     """A global of the module with this dictionary was written; `value` is None when the global was deleted."""
 
@@ -87,7 +88,7 @@ class GlobalSet(Effect):
     value: VariableTracker | None
 
 
-@dataclass(frozen=True, eq=False)
+@record(frozen=True, eq=False)
 class Called(Effect):
     """A real call that was deferred until after the graph, for its effect only (tensor.register_hook, ...)."""
 
@@ -96,14 +97,14 @@ class Called(Effect):
     kwargs: dict[str, VariableTracker] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, eq=False)
+@record(frozen=True, eq=False)
 class Advanced(Effect):
     """An iterator is moved. The tracker has the new position: the journal does not record this effect."""
 
     iterator: VariableTracker
 
 
-@dataclass(frozen=True, eq=False)
+@record(frozen=True, eq=False)
 class Written(Effect):
     """A tensor from outside an open subgraph was written to. The graph does the write: the journal does not record
     it."""
@@ -111,7 +112,7 @@ class Written(Effect):
     tensor: VariableTracker
 
 
-@dataclass(frozen=True, eq=False)
+@record(frozen=True, eq=False)
 class Draw(Effect):
     """A random number was drawn, or a generator was seeded. Both happen before the graph, in program order, and are not
     in the journal."""
@@ -143,7 +144,7 @@ class StandIn(NamedTuple):
         return _contents(self.container) != self.contents
 
 
-@dataclass(frozen=True, eq=False)
+@record(frozen=True, eq=False)
 class NewClass:
     """A class that the program creates in each call. The trace has one of its own."""
 

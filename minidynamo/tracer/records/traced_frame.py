@@ -8,13 +8,14 @@ compiles the graph.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import CellType, CodeType
 from typing import Any
 
 import torch.fx
 
 from minidynamo.bytecode.analysis import starred_parameters
+from minidynamo.core.records import record
 from minidynamo.errors import Diagnostic, InternalError
 from minidynamo.guards.guard import Guard
 from minidynamo.guards.profile import FrameProfile
@@ -28,7 +29,7 @@ from minidynamo.variables.containers import ListVariable
 from minidynamo.variables.tensors import ItemVariable, OpaqueResult, TensorVariable
 
 
-@dataclass(frozen=True, eq=False)
+@record(frozen=True, eq=False)
 class StackSlot:
     """A value on the stack of a resume point."""
 
@@ -38,7 +39,7 @@ class StackSlot:
     value: Any
 
 
-@dataclass(frozen=True, eq=False)
+@record(frozen=True, eq=False)
 class FrameRequest:
     """A frame to trace, with the real values at the entry."""
 
@@ -90,7 +91,7 @@ class FrameRequest:
         return frozenset(self.local(name) for name in names)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class GraphInput:
     """A placeholder of the graph."""
 
@@ -106,7 +107,7 @@ class GraphInput:
     is_donated: bool = False
 
 
-@dataclass(frozen=True, eq=False)
+@record(frozen=True, eq=False)
 class EarlyClear:
     """A container slot outside the frame from which the program removes a tensor that the graph takes: after `effect`,
     the slot is empty or None."""
@@ -123,7 +124,7 @@ class EarlyClear:
     is_slot: bool = False
 
 
-@dataclass(eq=False)
+@record(eq=False)
 class TakenLock:
     """The lock that a frame takes."""
 
@@ -137,12 +138,12 @@ class TakenLock:
     nodes_inside: int = 0
 
 
-@dataclass(frozen=True, eq=False)
+@record(frozen=True, eq=False)
 class Null:
     """A NULL on the interpreter's stack, below a callable."""
 
 
-@dataclass(frozen=True, eq=False)
+@record(frozen=True, eq=False)
 class Return:
     """The frame ends by returning this value."""
 
@@ -153,7 +154,7 @@ class Return:
         return [self.value]
 
 
-@dataclass(frozen=True, eq=False)
+@record(frozen=True, eq=False)
 class Break:
     """The frame is cut before an instruction."""
 
@@ -178,7 +179,7 @@ class Break:
         return [*stack, *self.local_variables.values(), *self.cells.values()]
 
 
-@dataclass(frozen=True, eq=False)
+@record(frozen=True, eq=False)
 class TracedFrame:
     """The complete result of tracing one frame."""
 

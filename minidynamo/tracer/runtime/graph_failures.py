@@ -13,13 +13,13 @@ import sys
 import traceback
 import types
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from minidynamo import compat
 from minidynamo.core import artifacts
+from minidynamo.core.records import record
 from minidynamo.errors import summary
 from minidynamo.graph.boxed import BoxedCallable
 
@@ -61,7 +61,7 @@ class KeptMemory:
                 storage.copy_(contents)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Failure:
     """An error raised by a graph, without the error object: the traceback would keep the values of all frames alive."""
 
