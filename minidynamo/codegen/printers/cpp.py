@@ -52,12 +52,17 @@ def entry_name(kernel: Kernel) -> str:
 
 
 def print_kernels(kernels: Sequence[Kernel]) -> str:
-    """Returns the source of a library with an entry point per kernel."""
+    """Returns the source of a library with an entry point per kernel. Several kernels can be compiled at once, in the
+    parts of launch.h."""
     lines = Lines("  ", "//")
     lines('#include "vecmath.h"')
-    for kernel in kernels:
+    for position, kernel in enumerate(kernels):
         lines("")
+        if len(kernels) > 1:
+            lines(f"#if IN_PART({position})")
         _KernelPrinter(kernel, lines).print()
+        if len(kernels) > 1:
+            lines("#endif")
     return lines.text()
 
 

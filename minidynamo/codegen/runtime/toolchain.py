@@ -13,6 +13,7 @@ import shutil
 import signal
 import struct
 import subprocess
+from concurrent import futures
 from pathlib import Path
 
 from minidynamo.config import config
@@ -29,7 +30,6 @@ FLAGS = (
     "-std=c++17",
     "-O3",
     "-fPIC",
-    "-shared",
     "-fvisibility=hidden",
     "-ffp-contract=off",
     "-fwrapv",
@@ -44,8 +44,17 @@ FLAGS = (
 
 # The two disabled passes turn conditions into values that several branches compute, and GCC does not vectorize such a
 # loop: without the passes `log1p(exp(x))` takes a fifteenth of the time. Clang has other passes, and rejects the names.
+GCC_FLAGS = ("-fno-tree-pre", "-fno-thread-jumps")
+
+LINK_FLAGS = ("-shared",)
+
 # Kernels use nothing of the C++ library, and searching it took GCC's linker a quarter of the build time.
-GCC_FLAGS = ("-fno-tree-pre", "-fno-thread-jumps", "-nodefaultlibs", "-lm", "-lc", "-lgcc")
+GCC_LINK_FLAGS = ("-nodefaultlibs", "-lm", "-lc", "-lgcc")
+
+# A part of a source has at least KERNELS_PER_PART kernels: starting the compiler takes as long as compiling one. More
+# processes than MOST_PARTS would need too much memory.
+KERNELS_PER_PART = 2
+MOST_PARTS = 8
 
 # The commands that ran into the time limit; another graph would only wait as long again.
 _hanging: set[str] = set()
@@ -59,8 +68,10 @@ class Toolchain:
     command: str
     #: The first line of the output of `--version`.
     version: str
-    #: The flags of every build.
+    #: The flags for compiling.
     flags: tuple[str, ...]
+    #: The flags for linking.
+    link_flags: tuple[str, ...]
     #: The processor's model and instruction sets, which decide the meaning of -march=native.
     cpu: str
 
@@ -70,25 +81,51 @@ class Toolchain:
         headers = "\n".join(
             f"// {path.name}\n{path.read_text(encoding='utf-8')}" for path in sorted(INCLUDE.glob("*.h"))
         )
-        lines = (f"compiler: {self.version}", f"flags: {' '.join(self.flags)}", f"cpu: {self.cpu}", headers)
+        flags = " ".join((*self.flags, *self.link_flags))
+        lines = (f"compiler: {self.version}", f"flags: {flags}", f"cpu: {self.cpu}", headers)
         return "\n".join(lines)
 
-    def build(self, source: Path, output: Path) -> None:
+    def build(self, source: Path, output: Path, *, kernels: int = 1) -> None:
         """Compiles the file `source` into the shared library `output`.
 
+        A source with several `kernels`, each in a part of its own (see launch.h), is compiled on several processors.
         Raises KernelBuildError (MD502) with the command and the first lines of the compiler's messages.
         """
-        # A library resolves only symbols of files before it on the command line.
-        command = [self.command, f"-I{INCLUDE}", str(source), "-o", str(output), *self.flags]
+        parts = max(1, min(kernels // KERNELS_PER_PART, os.cpu_count() or 1, MOST_PARTS))
+        compiling = [self.command, f"-I{INCLUDE}", str(source), *self.flags]
         with phase("cc"):
-            try:
-                done = _run(command)
-            except (OSError, subprocess.TimeoutExpired) as error:
-                raise KernelBuildError(_build_failure(command, source, str(error))) from error
-        if done.returncode != 0 or not _is_whole(output):
-            messages = done.stderr.strip() or f"exit status {done.returncode}, no message, no whole library"
-            cause = subprocess.CalledProcessError(done.returncode, command, done.stdout, done.stderr)
-            raise KernelBuildError(_build_failure(command, source, messages)) from cause
+            if parts == 1:
+                # A library resolves only symbols of files before it on the command line.
+                _checked([*compiling, "-o", str(output), *self.link_flags], source, output)
+                return
+            objects = [output.with_name(f"part{part}.o") for part in range(parts)]
+            with futures.ThreadPoolExecutor(max_workers=parts) as pool:
+                building = [
+                    pool.submit(_checked, [*compiling, "-c", *_part(part, parts), "-o", str(path)], source, path)
+                    for part, path in enumerate(objects)
+                ]
+            for built in building:
+                built.result()
+            _checked([self.command, *map(str, objects), "-o", str(output), *self.link_flags], source, output)
+
+
+def _part(part: int, parts: int) -> tuple[str, str]:
+    return f"-DPARTS={parts}", f"-DPART={part}"
+
+
+def _checked(command: list[str], source: Path, output: Path) -> None:
+    """Runs a compiler, which writes the file `output`.
+
+    Raises KernelBuildError (MD502) if it fails, or if the file is not whole.
+    """
+    try:
+        done = _run(command)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise KernelBuildError(_build_failure(command, source, str(error))) from error
+    if done.returncode != 0 or not _is_whole(output):
+        messages = done.stderr.strip() or f"exit status {done.returncode}, no message, no whole library"
+        cause = subprocess.CalledProcessError(done.returncode, command, done.stdout, done.stderr)
+        raise KernelBuildError(_build_failure(command, source, messages)) from cause
 
 
 def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
@@ -121,7 +158,7 @@ def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
 def _is_whole(library: Path) -> bool:
     """Returns whether a file ends where its ELF header says; the loader may crash on a truncated library.
 
-    The table of sections is the last part of a library. Files of other formats are left to the loader.
+    The table of sections is the last part of a library or object. Files of other formats are left to the loader.
     """
     try:
         size = library.stat().st_size
@@ -182,8 +219,8 @@ def _probe(path: str) -> Toolchain:
             )
         )
     cpu = _cpu()
-    own = () if "clang" in version else GCC_FLAGS
-    return Toolchain(path, version, FLAGS + own + _machine_flags(cpu), cpu)
+    own, own_link = ((), ()) if "clang" in version else (GCC_FLAGS, GCC_LINK_FLAGS)
+    return Toolchain(path, version, FLAGS + own + _machine_flags(cpu), LINK_FLAGS + own_link, cpu)
 
 
 def _cpu() -> str:

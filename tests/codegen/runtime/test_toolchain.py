@@ -1,6 +1,8 @@
 """Finding the compiler, the flags, and the message without a compiler."""
 
+import ctypes
 import dataclasses
+import os
 import time
 from pathlib import Path
 
@@ -138,6 +140,39 @@ def test_the_linker_does_not_search_the_library_of_cxx(tmp_path):
     (tmp_path / "kernels.cpp").write_text("int answer() { return 42; }\n")
     dataclasses.replace(found, command=str(noisy)).build(tmp_path / "kernels.cpp", tmp_path / "kernels.so")
     assert ".o" in said.read_text() and "stdc++" not in said.read_text()
+
+
+def parts_of(folder, kernels, cpus, monkeypatch, *, broken=None):
+    """Builds a source with `kernels` functions, with the compiler's command lines in a file; returns these."""
+    monkeypatch.setattr(os, "cpu_count", lambda: cpus)
+    functions = [
+        f"#if IN_PART({k})\nEXPORT int f{k}() {{ return {k}{'!' * (k == broken)}; }}\n#endif\n" for k in range(kernels)
+    ]
+    (folder / "kernels.cpp").write_text('#include "launch.h"\n' + "".join(functions))
+    real = toolchain.find_toolchain().command
+    with compiler(folder / "g++", f'echo "$*" >> {folder}/said; exec {real} "$@"'.encode()):
+        toolchain.find_toolchain().build(folder / "kernels.cpp", folder / "kernels.so", kernels=kernels)
+    return [line for line in (folder / "said").read_text().splitlines() if "kernels.cpp" in line]
+
+
+@pytest.mark.cpp
+@pytest.mark.parametrize(
+    "kernels, cpus, parts",
+    [(0, 4, 1), (1, 4, 1), (3, 4, 1), (4, 4, 2), (9, 4, 4), (9, 1, 1), (9, None, 1), (40, 64, 8)],
+)
+def test_a_source_with_many_kernels_is_compiled_on_several_processors(kernels, cpus, parts, tmp_path, monkeypatch):
+    said = parts_of(tmp_path, kernels, cpus, monkeypatch)
+    assert len(said) == parts
+    library = ctypes.CDLL(str(tmp_path / "kernels.so"))
+    assert [getattr(library, f"f{k}")() for k in range(kernels)] == list(range(kernels))
+    assert library.minidynamo_threading and library.minidynamo_tensors
+
+
+@pytest.mark.cpp
+@pytest.mark.parametrize("broken", range(4))
+def test_an_error_in_any_part_is_reported(broken, tmp_path, monkeypatch):
+    with pytest.raises(KernelBuildError, match=rf"kernels.cpp:{3 * broken + 3}:\d+: error"):
+        parts_of(tmp_path, 4, 2, monkeypatch, broken=broken)
 
 
 @pytest.mark.cpp

@@ -15,6 +15,14 @@ typedef __UINT16_TYPE__ uint16_t;
 typedef __UINT32_TYPE__ uint32_t;
 typedef __UINT64_TYPE__ uint64_t;
 
+// A source with many kernels is compiled PARTS times at once, each time a part of the kernels: kernel k is in part
+// k % PARTS.
+#ifndef PARTS
+#define PARTS 1
+#define PART 0
+#endif
+#define IN_PART(kernel) ((kernel) % PARTS == PART)
+
 #define EXPORT extern "C" __attribute__((visibility("default")))
 #define INLINE static inline __attribute__((always_inline))
 
@@ -54,7 +62,9 @@ struct Tensors {
   const void *tensor, *parameter;  // classes
 };
 EXPORT Tensors minidynamo_tensors;
+#if PART == 0
 Tensors minidynamo_tensors = {};
+#endif
 
 static __attribute__((noinline)) void* address_by_method(PyObject* tensor) {
   PyObject* number = PyErr_Occurred() ? nullptr : PyObject_CallMethod(tensor, "data_ptr", nullptr);
@@ -130,7 +140,9 @@ struct Threading {
   int (*torch_threads)();
 };
 EXPORT Threading minidynamo_threading;
+#if PART == 0
 Threading minidynamo_threading = {};
+#endif
 
 template <class Body> struct ParallelWork {
   Body& body;

@@ -72,7 +72,9 @@ INLINE half to_half(float x) {
 // Zero, unknown to the compiler. Otherwise it would replace a conversion to an integer and back by a rounding to zero,
 // which keeps large numbers and the sign of zero.
 EXPORT int minidynamo_zero;
+#if PART == 0
 int minidynamo_zero = 0;
+#endif
 
 // ---- bools: stored as bytes, computed as conditions ----
 enum class boolean : uint8_t {};
