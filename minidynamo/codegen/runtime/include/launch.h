@@ -66,24 +66,23 @@ EXPORT Tensors minidynamo_tensors;
 Tensors minidynamo_tensors = {};
 #endif
 
-static __attribute__((noinline)) void* address_by_method(PyObject* tensor) {
+// The address of a tensor's memory. After an error, it is null, and Python's error is set. Not inlined: a kernel has many
+// arguments, and compiling a copy for each takes a third of the time of a build.
+static __attribute__((noinline, unused)) void* address_of(PyObject* tensor) {
+  const Tensors& known = minidynamo_tensors;
+  const void* type = ((void**)tensor)[1];
+  void* found;
+  if (known.find && (type == known.tensor || type == known.parameter) &&
+      !known.find((char*)tensor + known.offset, &found))
+    return found;
   PyObject* number = PyErr_Occurred() ? nullptr : PyObject_CallMethod(tensor, "data_ptr", nullptr);
   if (!number) return nullptr;
-  void* found = PyLong_AsVoidPtr(number);
+  found = PyLong_AsVoidPtr(number);
   Py_DecRef(number);
   return found;
 }
 
-// The memory of a tensor. After an error, it is null, and Python's error is set.
-template <class T> INLINE T* memory(PyObject* object) {
-  const Tensors& known = minidynamo_tensors;
-  const void* type = ((void**)object)[1];
-  void* found;
-  if (known.find && (type == known.tensor || type == known.parameter) &&
-      !known.find((char*)object + known.offset, &found))
-    return (T*)found;
-  return (T*)address_by_method(object);
-}
+template <class T> INLINE T* memory(PyObject* tensor) { return (T*)address_of(tensor); }
 
 // The result of a kernel. A caller that has read arguments checks for errors first, such as too large a number.
 INLINE PyObject* none() {
@@ -144,23 +143,30 @@ EXPORT Threading minidynamo_threading;
 Threading minidynamo_threading = {};
 #endif
 
-template <class Body> struct ParallelWork {
-  Body& body;
+struct ParallelWork {
+  void (*body)(const void* context, int64_t begin, int64_t end);
+  const void* context;
   int64_t count;
-  static void run(void* data) {
-    auto* work = (ParallelWork*)data;
-    int64_t thread = minidynamo_threading.thread(), threads = minidynamo_threading.threads();
-    int64_t begin = work->count * thread / threads, end = work->count * (thread + 1) / threads;
-    if (begin < end) work->body(begin, end);
-  }
 };
 
-// Calls body(begin, end) on contiguous parts of [0, count), on `threads` threads or, if 0, on as many as torch uses.
-template <class Body> INLINE void parallel_for(int64_t count, int threads, Body body) {
+static void run_part(void* data) {
+  const auto& work = *(const ParallelWork*)data;
+  int64_t thread = minidynamo_threading.thread(), threads = minidynamo_threading.threads();
+  int64_t begin = work.count * thread / threads, end = work.count * (thread + 1) / threads;
+  if (begin < end) work.body(work.context, begin, end);
+}
+
+static __attribute__((noinline, unused)) void run_on_threads(int threads, ParallelWork work) {
   if (!minidynamo_threading.parallel) threads = 1;
   if (threads == 0) threads = minidynamo_threading.torch_threads();
-  if (threads > count) threads = (int)count;
-  if (threads < 2) return body(0, count);
-  ParallelWork<Body> work{body, count};
-  minidynamo_threading.parallel(ParallelWork<Body>::run, &work, (unsigned)threads, 0);
+  if (threads > work.count) threads = (int)work.count;
+  if (threads < 2) return work.body(work.context, 0, work.count);
+  minidynamo_threading.parallel(run_part, &work, (unsigned)threads, 0);
+}
+
+// Calls body(begin, end) on contiguous parts of [0, count), on `threads` threads or, if 0, on as many as torch uses.
+// The body is compiled once, for one thread and for several.
+template <class Body> INLINE void parallel_for(int64_t count, int threads, const Body& body) {
+  auto call = [](const void* context, int64_t begin, int64_t end) { (*(const Body*)context)(begin, end); };
+  run_on_threads(threads, {call, &body, count});
 }
