@@ -70,6 +70,10 @@ from minidynamo.tracer.runtime.graph_failures import Failure
 from minidynamo.tracer.trace_rules import rule_for
 from minidynamo.variables.callables import CellVariable
 
+# Containers of modules share their code, and the rest of each loop has a version of its own. Later versions run loops
+# item by item, and fit every container.
+MOST_OPENED_LOOPS = 4
+
 
 class FrameOwner(Owner, Protocol):
     """The compiled function that a frame belongs to."""
@@ -142,6 +146,7 @@ class FrameToConvert:
             name=self.name,
             profile=self.profile,
             early_reads=self.profile.early_reads,
+            opens_loops=self.number < MOST_OPENED_LOOPS,
         )
 
 

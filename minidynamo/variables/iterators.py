@@ -65,6 +65,10 @@ class DictIterator(VariableTracker):
     is_reversed: bool = False
     #: The value of `SetVariable.changes` when the loop began.
     changes_at_start: int = 0
+    #: Whether only the stack of a frame that is cut holds it (see `tracer/capture/module_loops.py`).
+    only_on_stack: bool = False
+    #: Whether it continues the loop of a frame that was cut.
+    is_opened: bool = False
 
     @property
     def python_type(self) -> type:

@@ -18,6 +18,7 @@ from minidynamo.errors import Diagnostic, SkipFrame, an
 from minidynamo.guards.profile import Line
 from minidynamo.guards.source import Source
 from minidynamo.tracer.capture.finalizers import is_visibly_alive, stays_bound_after_break
+from minidynamo.tracer.capture.module_loops import stack_at_cut
 from minidynamo.tracer.frames.interpreter import Frame
 from minidynamo.tracer.opcodes.calls import callable_position
 from minidynamo.tracer.reachable import reachable
@@ -179,7 +180,7 @@ def break_before(
     live |= lasting
     return Break(
         index,
-        tuple(value if isinstance(value, Null) else value.realized() for value in frame.stack),
+        stack_at_cut(frame),
         {name: value.realized() for name, value in frame.local_slots.items() if name in live},
         {name: cell for name, cell in cells.items() if name in live},
         diagnostic,

@@ -29,6 +29,7 @@ from minidynamo.tracer.capture.cutting import Cut, Cuts, break_before
 from minidynamo.tracer.capture.eager_backward import DerivativeNotTraced
 from minidynamo.tracer.capture.finalizers import VISIBLE_DEATH, argument_died
 from minidynamo.tracer.capture.frame_end import finish
+from minidynamo.tracer.capture.module_loops import BreaksInLoop, opened, refuse_breaks_in_loops
 from minidynamo.tracer.capture.trace import Trace
 from minidynamo.tracer.frames.deferrals import PositionRefused
 from minidynamo.tracer.frames.interpreter import NULL, Frame, Raised
@@ -85,6 +86,8 @@ def _trace_until_settled(request: FrameRequest, *, is_first: bool) -> TracedFram
             request = replace(request, refused_positions={**request.refused_positions, refused.position: refused.why})
         except ReadsEarly as found:
             request.early_reads.update(found.positions)
+        except BreaksInLoop:
+            request = replace(request, opens_loops=False)
         is_first = False
 
 
@@ -136,7 +139,7 @@ def _root_frame(tx: Trace, request: FrameRequest) -> Frame:
         assert isinstance(tracked, CellVariable)
         cells[name] = tracked
     for slot in request.stack:
-        frame.push(_stack_value(tx, slot))
+        frame.push(_stack_value(tx, slot, opens_loops=request.opens_loops))
     lazy = (value for value in frame.held() if isinstance(value, LazyVariable))
     frame.entry_values = {value.source: value.value for value in lazy if value.source is not None}
     on_stack = {slot.name for slot in request.stack if slot is not None}
@@ -150,9 +153,12 @@ def _root_frame(tx: Trace, request: FrameRequest) -> Frame:
     return frame
 
 
-def _stack_value(tx: Trace, slot: StackSlot | None) -> VariableTracker | Null:
+def _stack_value(tx: Trace, slot: StackSlot | None, *, opens_loops: bool) -> VariableTracker | Null:
     if slot is None:
         return NULL
+    loop = opened(tx, slot) if opens_loops else None
+    if loop is not None:
+        return loop
     # A cell that becomes part of a closure is known by identity, not by contents: wrapping guards nothing.
     source = Local(slot.name)
     is_cell = type(slot.value) is CellType
@@ -179,6 +185,7 @@ def _run(request: FrameRequest, frame: Frame, stop: _Stop | None) -> None:
         except GraphBreak as error:
             if request.fullgraph and not _ends_program(frame, error):
                 raise
+            refuse_breaks_in_loops(frame)
             locks.refuse_open(tx, error.diagnostic)
             in_callee = len(frame.tx.frames) > 1
             raise _Stopped(_Stop(cuts.before(step, in_callee), error.diagnostic)) from error

@@ -17,6 +17,7 @@ from minidynamo.guards.source import Constant, is_new_each_read
 from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.side_effects import Advanced
+from minidynamo.tracer.runtime.module_iterator import ModuleIterator
 from minidynamo.variables.base import ConstantVariable, VariableTracker
 from minidynamo.variables.containers import DictKey, DictVariable, SequenceVariable, SetVariable, TupleVariable
 from minidynamo.variables.objects import LazyVariable, ObjectVariable
@@ -133,11 +134,14 @@ def next_lazy(tx: Tracer, iterator: VariableTracker) -> VariableTracker | None:
     advance = registry.ADVANCE.get(type(iterator))
     hidden = isinstance(iterator, ObjectVariable) and iterator.source is not None
     if advance is None or hidden:
+        is_loop = iterator.python_type is ModuleIterator
         tx.break_graph(
             "MD217",
-            f"iteration over an external {iterator.python_type.__name__}",
+            "a loop over modules in which the graph has broken"
+            if is_loop
+            else f"iteration over an external {iterator.python_type.__name__}",
             why="An iterator hides its position; each step runs eagerly and the loop's body is captured once.",
-            fix="Pass a list instead: list(iterator)",
+            fix="Remove the other graph breaks of the loop." if is_loop else "Pass a list instead: list(iterator)",
         )
     tx.side_effects.on_effect(Advanced(iterator))
     return advance(tx, iterator)

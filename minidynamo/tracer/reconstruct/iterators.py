@@ -13,6 +13,7 @@ from minidynamo.tracer.reachable import is_external
 from minidynamo.tracer.reconstruct.builders import builds
 from minidynamo.tracer.reconstruct.containers import refill_once
 from minidynamo.tracer.reconstruct.rebuilder import Rebuilder, cannot_rebuild, tuple_literal
+from minidynamo.tracer.runtime.module_iterator import ModuleIterator
 from minidynamo.variables.base import ConstantVariable, VariableTracker
 from minidynamo.variables.containers import SequenceVariable, SetVariable, Slots
 from minidynamo.variables.iterators import (
@@ -123,6 +124,9 @@ def _index_iterator(rebuild: Rebuilder, variable: IndexIterator) -> str:
 
 @builds(DictIterator, hint="iterator")
 def _dict_iterator(rebuild: Rebuilder, variable: DictIterator) -> str:
+    if variable.only_on_stack:
+        make = rebuild.constant(ModuleIterator)
+        return rebuild.assign("iterator", f"{make}({rebuild.value(variable.mapping)}, {variable.position})")
     make = rebuild.constant(reversed if variable.is_reversed else iter)
     view = "" if variable.kind == "keys" else f".{variable.kind}()"
     if not variable.keys:  # exhausted for good

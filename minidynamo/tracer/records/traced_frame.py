@@ -75,6 +75,8 @@ class FrameRequest:
     #: the positions of reads of tensors that come before the graph (`tracer/numbers/early_reads.py`), also of earlier
     #: captures
     early_reads: set[tuple[CodeType, int]] = field(default_factory=set)
+    #: whether loops over modules may be continued (`tracer/capture/module_loops.py`)
+    opens_loops: bool = True
 
     @property
     def title(self) -> str:

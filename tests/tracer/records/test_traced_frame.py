@@ -35,12 +35,10 @@ def test_a_frame_is_called_as_the_user_knows_it():
     assert FrameRequest(f.__code__, {}, {}, name="Model.forward").title == "Model.forward"
 
 
-def test_records_are_compared_by_identity_and_cannot_be_changed() -> None:
+def test_records_are_compared_by_identity() -> None:
     frame = FrameBuilder()
     traced = frame.returns(frame.tensor("x"))
     assert traced != dataclasses.replace(traced)
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        traced.name = "other"  # type: ignore[misc]
 
 
 def test_no_guard_reads_a_number_that_is_drawn_behind_it() -> None:
