@@ -1,10 +1,11 @@
 """Owns the tracing of one frame: from a `FrameRequest` to a `TracedFrame`, in at most two attempts.
 
 Compiles nothing and prints nothing. A trace is never undone. If the first attempt fails at an instruction of the root
-frame, a second attempt starts again and ends before the instruction. Four more events restart a trace: a forbidden
+frame, a second attempt starts again and ends before the instruction. Five more events restart a trace: a forbidden
 runtime assert in the graph (`tracer/frames/runtime_asserts.py`), a derivative that has to run eagerly
-(`eager_backward.py`), a refused deferral or lock (`tracer/frames/deferrals.py`, `tracer/handlers/locks.py`), and an
-early read (`tracer/numbers/early_reads.py`). `cutting.py` finds the cuts, `frame_end.py` closes the trace.
+(`eager_backward.py`), a refused deferral or lock (`tracer/frames/deferrals.py`, `tracer/handlers/locks.py`), an early
+read (`tracer/numbers/early_reads.py`), and a further break in a continued loop (`module_loops.py`). `cutting.py` finds
+the cuts, `frame_end.py` closes the trace.
 """
 
 from __future__ import annotations

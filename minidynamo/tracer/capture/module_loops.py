@@ -43,13 +43,8 @@ def _is_over_modules(frame: Frame, iterator: DictIterator) -> bool:
     """Returns whether a loop is over the submodules of a module, all of which existed before the call."""
     table = iterator.mapping
     is_table = isinstance(table.source, InstanceAttr) and table.source.name == "_modules"
-    return (
-        is_table
-        and iterator.kind == "values"
-        and bool(iterator.keys)
-        and not iterator.is_reversed
-        and (not frame.tx.side_effects.is_changed(table))
-    )
+    is_unfinished = bool(iterator.keys) and not frame.tx.side_effects.is_changed(table)
+    return is_table and is_unfinished and iterator.kind == "values" and not iterator.is_reversed
 
 
 def opened(tx: Trace, slot: StackSlot) -> DictIterator | None:
