@@ -98,7 +98,7 @@ def _open(source: str) -> ctypes.PyDLL:
     def build(output: Path) -> None:
         written = output.with_name("kernels.cpp")
         written.write_text(source, encoding="utf-8")
-        toolchain.build(written, output, kernels=source.count("#if IN_PART("))
+        toolchain.build(written, output)
 
     # A library that does not load may be damaged, or be removed by another process: it is rebuilt once, elsewhere.
     for fetch in (functools.partial(disk_cache.fetch, key_text), disk_cache.build_temporary):

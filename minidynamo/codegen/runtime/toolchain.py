@@ -85,13 +85,13 @@ class Toolchain:
         lines = (f"compiler: {self.version}", f"flags: {flags}", f"cpu: {self.cpu}", headers)
         return "\n".join(lines)
 
-    def build(self, source: Path, output: Path, *, kernels: int = 1) -> None:
+    def build(self, source: Path, output: Path) -> None:
         """Compiles the file `source` into the shared library `output`.
 
-        A source with several `kernels`, each in a part of its own (see launch.h), is compiled on several processors.
+        A source with several kernels, each in a part of its own (see launch.h), is compiled on several processors.
         Raises KernelBuildError (MD502) with the command and the first lines of the compiler's messages.
         """
-        parts = max(1, min(kernels // KERNELS_PER_PART, os.cpu_count() or 1, MOST_PARTS))
+        parts = max(1, min(_count_kernels(source) // KERNELS_PER_PART, os.cpu_count() or 1, MOST_PARTS))
         compiling = [self.command, f"-I{INCLUDE}", str(source), *self.flags]
         with phase("cc"):
             if parts == 1:
@@ -107,6 +107,14 @@ class Toolchain:
             for built in building:
                 built.result()
             _checked([self.command, *map(str, objects), "-o", str(output), *self.link_flags], source, output)
+
+
+def _count_kernels(source: Path) -> int:
+    """Returns the number of kernels that have a part of their own; 0 if another process has removed the file."""
+    try:
+        return source.read_text(encoding="utf-8").count("#if IN_PART(")
+    except OSError:
+        return 0
 
 
 def _part(part: int, parts: int) -> tuple[str, str]:
