@@ -25,7 +25,7 @@ from minidynamo.graph.unbacked_symints import hint_of
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Constant, Result
 from minidynamo.tracer.frames.interpreter import Frame
-from minidynamo.tracer.graph.dead_code import assert_async, only_computes
+from minidynamo.tracer.graph.dead_code import assert_async, name_called, only_computes
 from minidynamo.tracer.numbers import tensor_items
 from minidynamo.tracer.records.constants import from_constant
 from minidynamo.tracer.records.traced_frame import FrameRequest, TracedFrame
@@ -99,7 +99,7 @@ def _if_finite(node: object) -> bool | None:
     """Returns the truth of a condition if all numbers in tensors are finite; None if it asks for something else."""
     if not isinstance(node, torch.fx.Node) or not node.op.startswith("call"):
         return None
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    name = name_called(node)
     if name in _OF_FINITE:
         return _OF_FINITE[name]
     truth = _if_finite(node.args[0]) if name in (*_SAME_TRUTH, *_OPPOSITE) and node.args else None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import types
 
 import torch
 import torch.fx
@@ -153,8 +154,16 @@ def _is_of_integers(value: object) -> bool:
 
 
 def name_called(node: torch.fx.Node) -> str:
-    """Returns the name of the method or function that a node calls; empty if it has none."""
-    return str(node.target) if node.op == "call_method" else getattr(node.target, "__name__", "")
+    """Returns the name of the method or function that a node calls; empty if torch and Python do not define it."""
+    return name_of_target(node.target)
+
+
+def name_of_target(target: object) -> str:
+    """Returns the name of a function of torch or Python, or of a method; empty for a function of the user, whose name
+    means nothing."""
+    if isinstance(target, types.FunctionType) and str(target.__globals__.get("__name__")).partition(".")[0] != "torch":
+        return ""
+    return target if isinstance(target, str) else getattr(target, "__name__", "")
 
 
 def is_torch_function(function: object) -> bool:

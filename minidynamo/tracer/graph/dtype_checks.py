@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 
 from minidynamo.compat import SYMBOLIC_NUMBERS
+from minidynamo.tracer.graph.dead_code import name_of_target
 from minidynamo.tracer.records.operator_table import BINARY, IN_PLACE, UNARY
 
 # Operations that accept any sizes that fit together, although torch has no tag for this property.
@@ -53,7 +54,7 @@ class _NoReplacement(Exception):
 
 def raise_dtype_error(target: Callable[..., Any] | str, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
     """Raises torch's error if a call that fake tensors accepted is refused on the CPU for its dtypes."""
-    name = target if isinstance(target, str) else getattr(target, "__name__", "")
+    name = name_of_target(target)  # empty for a function of the user, which may have effects
     most = 2
     if name in _SIZES and len(args) > _SIZES[name]:
         args = [() if k == _SIZES[name] else arg for k, arg in enumerate(args)]

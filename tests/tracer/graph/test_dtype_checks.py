@@ -141,3 +141,18 @@ def test_dimensions_that_may_vary_are_told_apart():
         return x.sum((one, other)), torch.amax(x, (one, other))
 
     assert_same_as_eager(reduced, lambda: (torch.ones(2, 3, 4), 0, 2), dynamic=True, fullgraph=True, graphs=1)
+
+
+@pytest.mark.parametrize("name", ["linear", "add", "softmax", "full"])
+def test_a_function_of_the_user_is_not_tried_whatever_its_name(name):
+    shapes = []
+
+    def product(x, weight):
+        shapes.append(tuple(x.shape))
+        return x.reshape(2, 3) @ weight
+
+    product.__name__ = name
+    minidynamo.allow_in_graph(product)
+    made = lambda: (torch.ones(6), torch.ones(3, 4))  # noqa: E731
+    assert_same_as_eager(lambda x, w: product(x, w) + 1, made, backend="aot_eager", graphs=1)
+    assert set(shapes) == {(6,)}
