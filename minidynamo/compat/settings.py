@@ -163,6 +163,11 @@ torch_dispatch_mode_at = torch._C._get_dispatch_stack_at
 
 # A context in which tensors are read without `__torch_function__` of their classes or of modes.
 without_torch_function = torch._C.DisableTorchFunction
+# The same for classes only, as a library's `__torch_function__` uses it.
+without_class_overrides: type = torch._C.DisableTorchFunctionSubclass  # type: ignore[assignment]
+are_overrides_enabled = torch._C._is_torch_function_enabled
+# The `__torch_function__` of nn.Parameter, which calls the function without asking classes.
+disabled_torch_function = torch._C._disabled_torch_function_impl
 
 # Used by library code before passing work to a torch function mode.
 is_function_mode_enabled = torch._C._is_torch_function_mode_enabled

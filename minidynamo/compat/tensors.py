@@ -39,6 +39,14 @@ has_names: typing.Callable[[torch.Tensor], bool] = getattr(torch.Tensor, "has_na
 
 TensorBase = torch._C.TensorBase
 make_subclass = torch.Tensor._make_subclass
+
+
+def plain_tensor(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns a view of a tensor of any class, whose class is torch.Tensor."""
+    with torch._C.DisableTorchFunctionSubclass():
+        return tensor.as_subclass(torch.Tensor)
+
+
 reinterpret_tensor = _dynamo_guards._reinterpret_tensor
 
 # Allocates an uninitialized CPU tensor from sizes, strides and dtype: half the cost of torch.empty_strided.

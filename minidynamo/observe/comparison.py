@@ -104,7 +104,10 @@ def _storage(value: Any) -> int | None:
     if not isinstance(value, torch.Tensor) or is_lazy(value) or value.layout is not torch.strided:
         return None
     storage = value.untyped_storage()
-    return storage.data_ptr() if storage.nbytes() else None
+    try:
+        return storage.data_ptr() if storage.nbytes() else None
+    except RuntimeError:  # tensors with `__torch_dispatch__` may have no memory
+        return None
 
 
 def _identity(value: Any) -> object | None:

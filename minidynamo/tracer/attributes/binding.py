@@ -198,6 +198,8 @@ def read_built_in_descriptor(
 ) -> VariableTracker | None:
     """Returns a field of a namedtuple or of torch.return_types, which is an item of the tuple; breaks the graph for any
     other descriptor."""
+    if issubclass(cls, torch.Tensor) and hasattr(torch.Tensor, name):  # `super().shape` of a library's class
+        return tx.call(BuiltinVariable(found.__get__), [receiver])
     if cls is type(VERSION_INFO) and name in cls.__match_args__ and isinstance(receiver, TupleVariable):
         return receiver.items[cls.__match_args__.index(name)]
     if isinstance(receiver, TupleVariable) and issubclass(cls, tuple):

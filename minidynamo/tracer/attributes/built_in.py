@@ -8,6 +8,8 @@ import enum
 from collections import OrderedDict
 from typing import Any
 
+import torch
+
 from minidynamo.compat import OPERATOR_NAMESPACES, is_immutable_class
 from minidynamo.errors import an
 from minidynamo.graph.autograd_calls import replace_data
@@ -42,6 +44,7 @@ from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import NotConstant, from_constant, keyword_key
 from minidynamo.tracer.records.fix_hints import HINTS_BY_CLASS, OPAQUE
 from minidynamo.tracer.records.side_effects import DELETED
+from minidynamo.tracer.records.tensor_classes import overrides_functions
 from minidynamo.tracer.trace_rules import is_trusted_class
 from minidynamo.variables.base import ConstantVariable, VariableTracker
 from minidynamo.variables.callables import (
@@ -161,6 +164,8 @@ def _write_dict(tx: Tracer, obj: DictVariable, name: str, value: VariableTracker
 def _write_tensor(tx: Tracer, obj: TensorVariable, name: str, value: VariableTracker | None) -> None:
     if FROM_DATA in obj.node.meta:
         tx.break_graph("MD212", f"`{name}` of a tensor that `min` or `max` returns is set", why="It is one of several.")
+    if hasattr(torch.Tensor, name) and overrides_functions(obj.cls):
+        cannot_write(tx, obj, name, value)
     if value is not None and name == "requires_grad":
         if not tx.truth(tx.getattr(obj, "is_leaf")):  # the method accepts this if nothing changes
             tx.raises(RuntimeError("you can only change requires_grad flags of leaf variables."))

@@ -13,6 +13,8 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
+
 from minidynamo.compat import PY313, name_in_errors
 from minidynamo.core.directives import IN_GRAPH, own_mark
 from minidynamo.errors import an
@@ -20,7 +22,14 @@ from minidynamo.tracer.attributes import bind, guard_class_attribute, lookup_on_
 from minidynamo.tracer.attributes.functions import original_of
 from minidynamo.tracer.calls.construct import construct
 from minidynamo.tracer.calls.operators import folded, involves_tensor
-from minidynamo.tracer.calls.tensors import call_tensor_method
+from minidynamo.tracer.calls.tensors import call_tensor_method, torch_attribute
+from minidynamo.tracer.calls.torch_overrides import (
+    answer_call,
+    call_override,
+    is_overridable,
+    may_be_overridden,
+    overriding_class,
+)
 from minidynamo.tracer.frames.inlining import inline_function, inline_nested, trusted_source
 from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.lazy import partial_reads
@@ -86,6 +95,10 @@ def _call_real(tx: Tracer, function: FunctionVariable | BuiltinVariable, args: A
     if rule.action not in _REALIZING_ACTIONS or functions.is_known(value):
         handler = rule.function if rule.action is Action.HANDLER else None
         args, kwargs = _realize_read_arguments(tx, handler, args, kwargs, before=rule.takes_itself)
+    if may_be_overridden(tx, value, args):
+        answer = answer_call(tx, function, args, kwargs)
+        if answer is not None:
+            return answer
     if isinstance(value, _METHOD_DESCRIPTORS) and args:
         args = [args[0].realize(), *args[1:]]
         cls, receiver_class = value.__objclass__, args[0].python_type
@@ -96,6 +109,8 @@ def _call_real(tx: Tracer, function: FunctionVariable | BuiltinVariable, args: A
             tx.break_graph("MD206", f"`dict.{value.__name__}` changes an OrderedDict", why=why)
         if _works_on_storage(args[0], cls):
             return call_built_in(tx, args[0], value.__name__, args[1:], kwargs, cls)
+    if isinstance(value, types.MethodWrapperType) and isinstance(value.__self__, types.GetSetDescriptorType):
+        return _read_descriptor(tx, value.__self__.__name__, *args)
     number = functions.call(tx, value, args, kwargs)
     if number is not None:
         return number
@@ -117,6 +132,14 @@ def _call_real(tx: Tracer, function: FunctionVariable | BuiltinVariable, args: A
         assert isinstance(function, FunctionVariable)
         return tx.call(original_of(tx, function), args, kwargs)
     return _call_unknown(tx, value, args, kwargs, rule)
+
+
+def _read_descriptor(
+    tx: Tracer, name: str, obj: VariableTracker, cls: VariableTracker | None = None
+) -> VariableTracker:
+    """Returns an attribute that torch reads, as `Tensor.shape.__get__(tensor)` does."""
+    found = torch_attribute(tx, obj, name) if isinstance(obj, TensorVariable) else None
+    return tx.getattr(obj, name) if found is None else found
 
 
 def _needs_inlining(value: Any, args: Args, kwargs: Kwargs) -> bool:
@@ -262,6 +285,10 @@ def call_built_in(
 ) -> VariableTracker:
     """Calls the built-in method `name` of `cls`, with `receiver` as self."""
     args, kwargs = _realize_read_arguments(tx, registry.find_method(cls, name), args, kwargs, before=1)
+    if tx.graph.has_tensor_classes and issubclass(cls, torch.Tensor):
+        method = getattr(torch.Tensor, name, None)
+        if is_overridable(method) and overriding_class(tx, [receiver, *args]):
+            return call_override(tx, tx.wrap(method, None), [receiver, *args], kwargs)
     if isinstance(receiver, OpaqueVariable) and (found := lookup_on_class(cls, name))[1] is not object:
         if id(found[0]) in registry.OPAQUE_METHODS:
             return call_handler(tx, registry.FUNCTIONS[id(found[0])], [receiver, *args], kwargs)

@@ -15,6 +15,7 @@ from minidynamo.graph.autograd_calls import replace_data
 from minidynamo.graph.storage_resize import lower_version
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Computed, InstanceAttr
+from minidynamo.tracer.calls.torch_overrides import own_attribute, read_by_override
 from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.lazy import facts
 from minidynamo.tracer.numbers import graph_numbers, tensor_items
@@ -65,7 +66,6 @@ METHOD_BREAKS: dict[str, tuple[str, str]] = {
     "pin_memory": ("It allocates memory outside the graph.", ""),
     "storage_offset": ("Guards do not check where in its storage a tensor starts.", ""),
     "data_ptr": ("An address is only known when the graph runs.", ""),
-    "as_subclass": (_CHANGES, ""),
     "__dlpack__": ("It shares memory with another library.", ""),
     "__deepcopy__": ("Copies are created outside of the graph.", "x.clone()"),
     "__reduce_ex__": ("Pickling runs outside the graph.", ""),
@@ -74,6 +74,14 @@ METHOD_BREAKS: dict[str, tuple[str, str]] = {
 
 @registry.attributes(TensorVariable)
 def tensor_attribute(tx: Tracer, obj: TensorVariable, name: str) -> VariableTracker | None:
+    return own_attribute(tx, obj, name) or torch_attribute(tx, obj, name)
+
+
+def torch_attribute(tx: Tracer, obj: TensorVariable, name: str) -> VariableTracker | None:
+    """Returns an attribute of torch, or of the instance; None if the tensor has neither."""
+    found = read_by_override(tx, obj, name)
+    if found is not None:
+        return found
     if name == "shape":
         return facts.sizes(tx, obj)
     if name in FACTS:

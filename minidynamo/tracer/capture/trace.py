@@ -17,6 +17,7 @@ from minidynamo.guards.source import Source, is_drawn
 from minidynamo.tracer.attributes import namespace_of, read_attribute
 from minidynamo.tracer.calls.call import call, call_method
 from minidynamo.tracer.calls.operators import truth_of
+from minidynamo.tracer.calls.torch_overrides import answer_operator, refuse_override
 from minidynamo.tracer.capture.finalizers import VISIBLE_DEATH, LostReferences
 from minidynamo.tracer.frames.exceptions import description, tracked
 from minidynamo.tracer.frames.interpreter import Tracer, weakly
@@ -153,13 +154,18 @@ class Trace(Tracer):
         args: Sequence[VariableTracker],
         kwargs: Mapping[str, VariableTracker] | None = None,
     ) -> VariableTracker:
+        name = f"Tensor.{target}()" if isinstance(target, str) else f"{getattr(target, '__name__', target)}()"
+        if self.graph.has_tensor_classes:
+            answer = None if kwargs else answer_operator(self, target, args)
+            if answer is not None:
+                return answer
+            refuse_override(self, name, [*args, *(kwargs or {}).values()])
         known = facts.answer(self, target, args) if target in facts.ANSWERS and not kwargs else None
         if known is not None:
             return known
         if kwargs and target is not torch.asarray and self._makes_leaf(kwargs):  # asarray may return its argument
             others = {name: value for name, value in kwargs.items() if name != "requires_grad"}
             return self.call_method(self.emit(target, args, others), "requires_grad_")
-        name = f"Tensor.{target}()" if isinstance(target, str) else f"{getattr(target, '__name__', target)}()"
         limit_lists(self, name, args)
         for number in free_numbers([*args, *(kwargs or {}).values()]):
             is_float = depends_on_float(self, number.source, number.value)
@@ -171,6 +177,8 @@ class Trace(Tracer):
             stored = tensor_items.numbers_of_write(self, target, args, kwargs)
             read = as_torch_reads(target, args, kwargs)
             result = self.graph.emit(target, *mark_scalar_arguments(self, target, *read))
+            if self.graph.has_tensor_classes:  # perhaps in a list that had not been read
+                refuse_override(self, name, [*args, *kwargs.values()])
             self.graph.shapes.report_decisions()
             tensor_items.record(self, [*stored, *tensor_items.numbers_of_result(self, target, args, result)])
             self.record_handlers()

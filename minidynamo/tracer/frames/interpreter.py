@@ -17,6 +17,7 @@ from typing import Any, NoReturn, ParamSpec, TypeVar
 
 import torch.fx
 
+from minidynamo import compat
 from minidynamo.bytecode.analysis import is_in_try
 from minidynamo.bytecode.instructions import Instruction, decode, location
 from minidynamo.errors import Diagnostic, GraphBreak, SkipFrame, UserLocation
@@ -125,6 +126,8 @@ class Tracer(ABC):
         self.raised: dict[ExceptionVariable, Raised] = {}
         #: the active torch function modes, which all turn subscripts into index operations
         self.function_modes: list[VariableTracker] = []
+        #: the number of open blocks in which torch does not call the `__torch_function__` of classes
+        self.blocks_without_overrides = 0 if compat.are_overrides_enabled() else 1
         #: the started generators
         self.generators: list[VariableTracker] = []
         #: whether an operation of the graph has a `try` or `with` around it, in any frame

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from minidynamo.compat import version_of
+from minidynamo.compat import plain_tensor, version_of
 from minidynamo.core.records import record
 from minidynamo.errors import UserLocation
 from minidynamo.graph.autograd_calls import BackwardState
@@ -24,9 +24,10 @@ from minidynamo.graph.unbacked_symints import unbacked_number
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.guard_list import GuardList
 from minidynamo.guards.shapes import Shapes
-from minidynamo.guards.source import Constant, Item, Local, NewObject, Size, Source
+from minidynamo.guards.source import Called, Constant, Item, Local, NewObject, Size, Source
 from minidynamo.guards.tensors import Layout, TensorFacts, facts_of
 from minidynamo.tracer.graph.fake_tensors import FakeTensors, same_numbers
+from minidynamo.tracer.records.tensor_classes import overrides_functions
 from minidynamo.tracer.records.traced_frame import GraphInput
 from minidynamo.variables.base import ConstantVariable, NumberVariable, VariableTracker
 from minidynamo.variables.containers import ListVariable
@@ -328,6 +329,8 @@ class GraphInputs:
             is_emptied = is_donated or variable in emptied
             if is_emptied:
                 node.meta["steal_arg"] = True
+            if isinstance(variable, TensorVariable) and overrides_functions(variable.cls):
+                source = Called(Constant(plain_tensor, plain_tensor.__name__), (source,))
             inputs.append(GraphInput(node, source, variable, is_emptied, is_donated))
         self._guard_distinct(inputs, identity_keys)
         return tuple(inputs)

@@ -25,6 +25,7 @@ from minidynamo.compat import (
     torch_dispatch_mode_count,
 )
 from minidynamo.core import directives
+from minidynamo.tracer.calls.torch_overrides import overriding_class
 from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.frames.unrolling import limit_trip_counts, size_here
 from minidynamo.tracer.handlers.values import constant
@@ -80,6 +81,8 @@ def _is_compiling(tx: Tracer) -> VariableTracker:
     torch.overrides.has_torch_function_variadic,
 )
 def _has_torch_function(tx: Tracer, *args: VariableTracker) -> VariableTracker:
+    if overriding_class(tx, args) is not None:
+        return ConstantVariable(True)
     for arg in args:
         if isinstance(arg, TupleVariable | ListVariable):
             _has_torch_function(tx, *arg.items)

@@ -11,13 +11,20 @@ from typing import Any
 
 import torch
 
-from minidynamo.compat import has_names, is_functorch_wrapped, is_made_at_run_time, knows_history
+from minidynamo.compat import (
+    has_names,
+    is_functorch_wrapped,
+    is_made_at_run_time,
+    knows_history,
+    without_torch_function,
+)
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import PLAIN_VALUES, Attr, PlainValue, Source
 from minidynamo.tracer.attributes import instance_dict, is_plain_namespace
 from minidynamo.tracer.frames.exceptions import can_make
 from minidynamo.tracer.graph.output_graph import OutputGraph
 from minidynamo.tracer.records.registry import subclass_wrapper, wrapper
+from minidynamo.tracer.records.tensor_classes import is_tensor_class, overrides_functions
 from minidynamo.tracer.trace_rules import is_plain_class, is_trusted_class, is_trusted_module
 from minidynamo.tracer.wrap import guard_names, same_object, wrap
 from minidynamo.variables.base import VariableTracker
@@ -139,15 +146,25 @@ def _weak_reference(graph: OutputGraph, value: weakref.ref[Any], source: Source)
     return variable
 
 
-subclass_wrapper(torch.Tensor)(opaque)
-
-
 @wrapper(torch.Tensor, torch.nn.Parameter)
 def _tensor(graph: OutputGraph, value: torch.Tensor, source: Source) -> VariableTracker:
     graph.guard(source, GuardKind.TYPE, type(value))
     if not is_plain_tensor(value):
         return opaque(graph, value, source)
     return graph.inputs.tensor(value, source)
+
+
+@subclass_wrapper(torch.Tensor)
+def _tensor_of_a_library(graph: OutputGraph, value: torch.Tensor, source: Source) -> VariableTracker:
+    cls = type(value)
+    with without_torch_function():  # code of the class, which would observe the reads
+        overrides = overrides_functions(cls)
+        graph.has_tensor_classes = True
+        if not is_tensor_class(cls) or not is_plain_tensor(value) or (overrides and value.requires_grad):
+            return opaque(graph, value, source)
+        graph.guard(source, GuardKind.TYPE, cls)
+        guard_names(graph, cls)
+        return graph.inputs.tensor(value, source)
 
 
 def is_plain_tensor(value: torch.Tensor) -> bool:

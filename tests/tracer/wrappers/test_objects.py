@@ -50,10 +50,11 @@ class Named(torch.Tensor):
 
 
 def test_tensors_and_their_guards():
-    for value in (torch.ones(2), torch.nn.Parameter(torch.ones(2))):
+    for value in (torch.ones(2), torch.nn.Parameter(torch.ones(2)), torch.ones(2).as_subclass(Named)):
         assert_wrapped(value, TensorVariable, {GuardKind.TYPE})
     conjugate = torch.ones(2, dtype=torch.complex64).conj()
-    for value in (torch.ones(2).to_sparse(), conjugate, torch.ones(2).as_subclass(Named)):
+    summing = torch.ones(2).as_subclass(type("Summing", (torch.Tensor,), {"__add__": torch.sub}))
+    for value in (torch.ones(2).to_sparse(), conjugate, summing):
         assert_wrapped(value, OpaqueVariable, {GuardKind.TYPE})
 
 

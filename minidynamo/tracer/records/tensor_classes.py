@@ -1,0 +1,43 @@
+"""Owns the classes that libraries derive from `torch.Tensor` and `torch.nn.Parameter`: which of them a graph takes.
+
+An instance is an input of the graph if it is a tensor of torch and a `__dict__`, as the quantized weights of
+bitsandbytes and diffusers and the images of torchvision. Instances with `__torch_dispatch__` are opaque. How their
+methods are traced is not here (`calls/torch_overrides.py`).
+"""
+
+from __future__ import annotations
+
+import inspect
+
+import torch
+
+from minidynamo.compat import disabled_torch_function
+
+OF_TORCH = frozenset((*torch.Tensor.__mro__, torch.nn.Parameter))
+# The special methods that a class may define: they construct, copy or print an instance. Operators are not among them.
+_HARMLESS = {f"__{name}__" for name in ("new", "init", "repr", "str", "copy", "deepcopy", "reduce", "reduce_ex")}
+_HARMLESS |= {"__getstate__", "__setstate__", "__torch_function__", "__init_subclass__", "__class_getitem__"}
+
+
+def is_tensor_class(cls: type) -> bool:
+    """Returns whether instances of a subclass of torch.Tensor are tensors for the graph."""
+    if any(vars(base).get("__slots__") for base in _own_bases(cls)):
+        return False
+    methods = {name for base in _own_bases(cls) for name, value in vars(base).items() if callable(_function_of(value))}
+    return all(name in _HARMLESS or not name.startswith("__") for name in methods)
+
+
+def _own_bases(cls: type) -> list[type]:
+    """Returns the classes that a library adds to those of torch."""
+    return [base for base in cls.__mro__ if base not in OF_TORCH]
+
+
+def _function_of(value: object) -> object:
+    return getattr(value, "__func__", value)
+
+
+def overrides_functions(cls: type) -> bool:
+    """Returns whether torch passes calls that take an instance to a `__torch_function__` in Python."""
+    if cls is torch.Tensor or cls is torch.nn.Parameter:
+        return False
+    return inspect.getattr_static(cls, "__torch_function__") is not disabled_torch_function

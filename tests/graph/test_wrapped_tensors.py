@@ -1,0 +1,118 @@
+"""Calls of torch functions with a tensor that has `__torch_dispatch__`: one node of the graph, run by the class."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pytest
+import torch
+from torch import nn
+from torch.utils._pytree import tree_map
+
+import minidynamo
+from minidynamo.testing import assert_same_as_eager
+
+F = torch.nn.functional
+
+
+class Quantized(torch.Tensor):
+    """A matrix of small integers with a scale; every operation computes with the floats."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+    calls = 0
+
+    @staticmethod
+    def __new__(cls, numbers, scale):
+        return torch.Tensor._make_wrapper_subclass(cls, numbers.shape, dtype=scale.dtype)
+
+    def __init__(self, numbers, scale):
+        self.numbers, self.scale = numbers, scale
+
+    def dequantized(self):
+        return self.numbers.to(self.scale.dtype) * self.scale
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        Quantized.calls += 1
+        if func is torch.ops.aten.detach.default:
+            return cls(args[0].numbers, args[0].scale)
+        plain = tree_map(lambda value: value.dequantized() if isinstance(value, cls) else value, (args, kwargs or {}))
+        return func(*plain[0], **plain[1])
+
+
+def quantized(*shape):
+    return Quantized(torch.arange(torch.Size(shape).numel(), dtype=torch.int8).view(shape) % 7, torch.tensor(0.25))
+
+
+def model():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 6), nn.GELU(), nn.Linear(6, 6), nn.GELU(), nn.Linear(6, 2))
+    for layer in net[::2]:
+        layer.weight = nn.Parameter(quantized(*layer.weight.shape), requires_grad=False)
+    return net
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+@pytest.mark.parametrize("train", [False, True])
+def test_a_model_with_quantized_weights_is_one_graph(backend, train):
+    def make():
+        return model(), torch.randn(3, 4, requires_grad=train)
+
+    run = lambda net, x: net(x * 2) + 1  # noqa: E731
+    compiled = assert_same_as_eager(run, make, backend=backend, graphs=1, breaks=0, rtol=1e-6, atol=1e-6)
+    assert minidynamo.stats(compiled).graph_breaks == 0
+
+
+def test_the_class_computes_each_call():
+    net, x = model().eval(), torch.randn(3, 4)
+    with torch.no_grad():
+        f = minidynamo.compile(net, backend="aot_eager")
+        f(x)
+        before = Quantized.calls
+        f(x)
+        assert Quantized.calls > before
+        net[0].weight.numbers.zero_()
+        assert torch.equal(f(x), net.forward(x))
+        assert minidynamo.stats(net).recompiles == 0
+
+
+def test_another_tensor_is_noticed():
+    net, x = model().eval(), torch.randn(3, 4)
+    f = minidynamo.compile(lambda: net[0](x), backend="aot_eager")
+    assert torch.equal(f(), F.linear(x, net[0].weight, net[0].bias))
+    net[0].weight = nn.Parameter(quantized(6, 4), requires_grad=False)
+    net[0].weight.numbers.fill_(3)
+    assert torch.equal(f(), F.linear(x, net[0].weight, net[0].bias))
+    net[0].weight = nn.Parameter(torch.ones(6, 4))
+    assert torch.equal(f(), F.linear(x, net[0].weight, net[0].bias))
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x, w: F.linear(weight=w, input=x) + F.linear(x, w, bias=torch.ones(4)),
+        lambda x, w: torch.matmul(x, w) * torch.matmul(w, x),
+        lambda x, w: torch.addmm(x, x, w, alpha=2.0) if x.sum() > 0 else x,
+        lambda x, w: torch.mm(w, w) + x,
+        lambda x, w: torch.stack([x, w]),
+        lambda x, w: torch.add(x, w, out=torch.empty(4, 4)),
+        lambda x, w: x @ w,
+        lambda x, w: w.dequantized() + x,
+        lambda x, w: torch.detach(w),
+        lambda x, w: x.relu_().mm(w),
+    ],
+)
+def test_other_calls_have_the_results_of_eager(program):
+    w = quantized(4, 4)
+    assert_same_as_eager(lambda x: program(x, w), lambda: (torch.randn(4, 4),), backend="aot_eager")
+
+
+def test_the_graph_keeps_no_weight_alive():
+    net = model()
+    x = torch.randn(3, 4)
+    minidynamo.compile(net, backend="aot_eager")(x)
+    weight = weakref.ref(net[0].weight)
+    del net
+    gc.collect()
+    assert weight() is None
