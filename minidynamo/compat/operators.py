@@ -16,8 +16,6 @@ import torch._prims_common
 # Operators as FX graphs hold them; HigherOrderOperator is the class of operators on functions, such as torch's `cond`.
 OpOverload = torch._ops.OpOverload
 OpOverloadPacket = torch._ops.OpOverloadPacket
-# The class whose static methods are torch's functions in C.
-VariableFunctions: typing.Any = torch.cat.__self__
 HigherOrderOperator = torch._ops.HigherOrderOperator
 higher_order_cond = torch.ops.higher_order.cond
 

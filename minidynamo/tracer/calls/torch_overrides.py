@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from minidynamo.compat import OpOverload, OpOverloadPacket, VariableFunctions
+from minidynamo.compat import OpOverload, OpOverloadPacket
 from minidynamo.errors import an
 from minidynamo.graph.wrapped_tensors import wrapped_call
 from minidynamo.guards.guard import GuardKind
@@ -93,7 +93,7 @@ def is_overridable(function: object) -> bool:
 
 def may_be_overridden(tx: Tracer, function: object, args: Iterable[VariableTracker]) -> bool:
     """Returns whether a class may decide the call. Torch's functions in C read sequences."""
-    if getattr(function, "__self__", None) is VariableFunctions:
+    if isinstance(function, types.BuiltinFunctionType) and function.__module__ == "torch":
         for arg in args:
             if isinstance(arg, SequenceVariable):
                 list(arg.items)
