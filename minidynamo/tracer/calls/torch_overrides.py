@@ -92,10 +92,10 @@ def is_overridable(function: object) -> bool:
 
 
 def may_be_overridden(tx: Tracer, function: object, args: Iterable[VariableTracker]) -> bool:
-    """Returns whether a class may decide the call. Torch's functions in C read sequences."""
+    """Returns whether a class may decide the call. Tracks tensors in new sequences, which torch reads."""
     if isinstance(function, types.BuiltinFunctionType) and function.__module__ == "torch":
         for arg in args:
-            if isinstance(arg, SequenceVariable):
+            if isinstance(arg, SequenceVariable) and arg.source is None:
                 list(arg.items)
     return tx.graph.has_tensor_classes and is_overridable(function)
 

@@ -207,6 +207,11 @@ def test_rare_calls_have_the_results_of_eager(program):
     assert_same_as_eager(program, lambda: (weighed(2, 2), values(2, 2)), backend="aot_eager", rtol=1e-6, atol=1e-6)
 
 
+def test_an_instance_in_an_external_list():
+    make = lambda: ([values(2, 2), weighed(2, 2)],)  # noqa: E731
+    assert_same_as_eager(lambda xs: torch.cat(xs) + 1, make, backend="aot_eager", rtol=1e-6, atol=1e-6)
+
+
 def test_the_numbers_that_the_method_reads_are_guarded(monkeypatch):
     f = minidynamo.compile(lambda x: x + 1, backend="aot_eager")
     assert torch.equal(f(weighed(3)), (values(3) + 1) * 2 * 1.25)
