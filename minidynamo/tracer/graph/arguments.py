@@ -19,9 +19,10 @@ from minidynamo.tracer.graph.inputs import GraphInputs
 from minidynamo.tracer.graph.open_graphs import OpenGraphs
 from minidynamo.tracer.records.constants import NotConstant, as_constant
 from minidynamo.tracer.records.immutable_classes import NUMPY_SCALARS
+from minidynamo.tracer.records.tensor_classes import special_kind
 from minidynamo.variables.base import ConstantVariable, NumberVariable, VariableTracker
 from minidynamo.variables.containers import DictVariable, SequenceVariable, SliceVariable
-from minidynamo.variables.objects import ClassVariable, ObjectVariable
+from minidynamo.variables.objects import ClassVariable, ObjectVariable, OpaqueVariable
 from minidynamo.variables.tensors import BackwardStateVariable, ItemVariable, OpaqueResult, TensorVariable
 
 
@@ -35,6 +36,14 @@ _READ_BY_TORCH = ("__len__", "__getitem__", "__iter__", "__index__", "__int__", 
 def _overrides_reading(cls: type) -> bool:
     """Returns whether a container class overrides a method by which only some functions of torch read it."""
     return any(isinstance(getattr(cls, name, None), types.FunctionType) for name in _READ_BY_TORCH)
+
+
+def _noun(variable: VariableTracker) -> str:
+    """Returns the class of a value, or what is special about a tensor of torch."""
+    kind = ""
+    if isinstance(variable, OpaqueVariable) and variable.python_type in (torch.Tensor, torch.nn.Parameter):
+        kind = special_kind(variable.value)
+    return kind or variable.python_type.__name__
 
 
 class Arguments:
@@ -90,7 +99,7 @@ class Arguments:
                 return self.convert_named({as_constant(key.variable): value for key, value in variable.items.items()})
             value = as_constant(variable)
         except NotConstant:
-            raise NotInGraph(variable.python_type.__name__) from None
+            raise NotInGraph(_noun(variable)) from None
         return value, value
 
     def node(self, tensor: TensorVariable) -> torch.fx.Node:

@@ -6,7 +6,7 @@ Decides nothing. For all other breaks, the hint is in the code that breaks the g
 
 from __future__ import annotations
 
-# Values of classes that cannot be traced, by class name.
+# Values that cannot be traced, by class name or kind of tensor.
 HINTS_BY_CLASS = {
     "ndarray": "Make a tensor of it: torch.from_numpy(array)",
     "ProxyType": "Hold the object itself, or weakref.ref(object)",
@@ -14,6 +14,7 @@ HINTS_BY_CLASS = {
     "Generator": "Draw the numbers before, and pass them in.",
     "Random": "Draw the numbers before, and pass them in.",
     **dict.fromkeys(("lock", "RLock"), "Hold the lock around the call of the compiled function, or accept the break."),
+    "tensor from inference mode": "Call it under torch.no_grad(), or clone the tensor outside of inference mode.",
     "UninitializedParameter": "Call the lazy module once before it is compiled.",
     "UninitializedBuffer": "Call the lazy module once before it is compiled.",
 }

@@ -1,4 +1,5 @@
-"""Owns the classes that libraries derive from `torch.Tensor` and `torch.nn.Parameter`: which of them a graph takes.
+"""Owns the kinds of tensors: which of torch's own a graph takes, and which classes that libraries derive from
+`torch.Tensor` and `torch.nn.Parameter`.
 
 An instance is an input of the graph if it is a tensor of torch and a `__dict__`, as the quantized weights of
 bitsandbytes and diffusers and the images of torchvision. Instances with `__torch_dispatch__` are opaque. How their
@@ -11,12 +12,29 @@ import inspect
 
 import torch
 
-from minidynamo.compat import disabled_torch_function
+from minidynamo.compat import disabled_torch_function, has_names, is_functorch_wrapped, knows_history
 
 OF_TORCH = frozenset((*torch.Tensor.__mro__, torch.nn.Parameter))
 # The special methods that a class may define: they construct, copy or print an instance. Operators are not among them.
 _HARMLESS = {f"__{name}__" for name in ("new", "init", "repr", "str", "copy", "deepcopy", "reduce", "reduce_ex")}
 _HARMLESS |= {"__getstate__", "__setstate__", "__torch_function__", "__init_subclass__", "__class_getitem__"}
+
+
+def special_kind(tensor: torch.Tensor) -> str:
+    """Returns a noun for a tensor that dtype, device, shape, strides and requires_grad do not describe; else empty."""
+    if not knows_history(tensor):
+        return "view that autograd does not know"
+    if tensor.layout is not torch.strided:
+        return "sparse tensor"
+    if tensor.is_quantized or tensor.is_nested:
+        return "quantized tensor" if tensor.is_quantized else "nested tensor"
+    if is_functorch_wrapped(tensor):
+        return "tensor of a transform of torch.func"
+    if tensor.is_inference() and torch.is_grad_enabled():  # autograd refuses to save it
+        return "tensor from inference mode"
+    if tensor.is_conj() or tensor.is_neg():
+        return "conjugate view"
+    return "tensor with named dimensions" if has_names(tensor) else ""
 
 
 def is_tensor_class(cls: type) -> bool:

@@ -11,20 +11,14 @@ from typing import Any
 
 import torch
 
-from minidynamo.compat import (
-    has_names,
-    is_functorch_wrapped,
-    is_made_at_run_time,
-    knows_history,
-    without_torch_function,
-)
+from minidynamo.compat import is_made_at_run_time, without_torch_function
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import PLAIN_VALUES, Attr, PlainValue, Source
 from minidynamo.tracer.attributes import instance_dict, is_plain_namespace
 from minidynamo.tracer.frames.exceptions import can_make
 from minidynamo.tracer.graph.output_graph import OutputGraph
 from minidynamo.tracer.records.registry import subclass_wrapper, wrapper
-from minidynamo.tracer.records.tensor_classes import is_tensor_class, overrides_functions
+from minidynamo.tracer.records.tensor_classes import is_tensor_class, overrides_functions, special_kind
 from minidynamo.tracer.trace_rules import is_plain_class, is_trusted_class, is_trusted_module
 from minidynamo.tracer.wrap import guard_names, same_object, wrap
 from minidynamo.variables.base import VariableTracker
@@ -169,10 +163,4 @@ def _tensor_of_a_library(graph: OutputGraph, value: torch.Tensor, source: Source
 
 def is_plain_tensor(value: torch.Tensor) -> bool:
     """Returns whether dtype, device, shape, strides and requires_grad describe the tensor, except its data."""
-    if not knows_history(value):
-        return False
-    if value.layout is not torch.strided or value.is_quantized or value.is_nested or is_functorch_wrapped(value):
-        return False
-    if value.is_inference() and not torch.is_inference_mode_enabled():  # autograd refuses to save it
-        return False
-    return not (value.is_conj() or value.is_neg() or has_names(value))
+    return not special_kind(value)
