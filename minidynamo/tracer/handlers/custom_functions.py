@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import types
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -31,7 +32,7 @@ from minidynamo.tracer.numbers.arithmetic import specialized
 from minidynamo.tracer.reachable import reachable
 from minidynamo.tracer.records import registry
 from minidynamo.variables.base import ConstantVariable, NumberVariable, VariableTracker
-from minidynamo.variables.callables import BuiltinVariable, FunctionVariable
+from minidynamo.variables.callables import BuiltinVariable, FunctionVariable, MethodVariable
 from minidynamo.variables.containers import TupleVariable
 from minidynamo.variables.objects import ClassVariable, ObjectVariable, OpaqueVariable
 from minidynamo.variables.tensors import TensorVariable
@@ -125,6 +126,10 @@ def _objects(tx: Tracer, args: Sequence[VariableTracker]) -> dict[int, Callable[
         if isinstance(arg, _FUNCTIONS) or (isinstance(arg, _OBJECTS) and arg.source is not None):
             tx.guard(arg.source, GuardKind.IDENTITY, arg.value)
             objects[position] = _weak(arg.value)
+        elif isinstance(arg, MethodVariable):
+            parts = _objects(tx, [arg.function, arg.receiver])
+            if len(parts) == 2:
+                objects[position] = weakref.WeakMethod(types.MethodType(parts[0](), parts[1]()))
     return objects
 
 
