@@ -116,3 +116,44 @@ def test_the_graph_keeps_no_weight_alive():
     del net
     gc.collect()
     assert weight() is None
+
+
+class Product(torch.autograd.Function):
+    """Keeps the quantized weight, as the 4-bit layers of torchao do."""
+
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.weight = weight
+        return F.linear(x, weight.mul(1.0))
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad @ ctx.weight.mul(1.0), None
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x, w: F.linear(x.double(), w.to(torch.float64)) * w.shape[0],
+        lambda x, w: x @ w.t().exp() if w.dtype is torch.float32 and not w.requires_grad else x,
+        lambda x, w: w.mm(x) + w.sum(dim=0, keepdim=True) + w.ndim,
+        lambda x, w: Product.apply(x * 2, w) + 1,
+    ],
+)
+def test_methods_that_return_plain_tensors_are_nodes(program, backend):
+    w = quantized(4, 4)
+
+    def make():
+        return (torch.arange(16.0).view(4, 4).requires_grad_(),)
+
+    assert_same_as_eager(lambda x: program(x, w), make, backend=backend, graphs=1, breaks=0, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [lambda x, w: x + w.dim(), lambda x, w: x * w.size(0), lambda x, w: w.detach(), lambda x, w: x.to(w.device)],
+)
+def test_other_methods_have_the_results_of_eager(program):
+    w = quantized(4, 4)
+    assert_same_as_eager(lambda x: program(x, w), lambda: (torch.ones(4, 4),), backend="aot_eager")

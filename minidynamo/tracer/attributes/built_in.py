@@ -44,7 +44,7 @@ from minidynamo.tracer.records import registry
 from minidynamo.tracer.records.constants import NotConstant, from_constant, keyword_key
 from minidynamo.tracer.records.fix_hints import HINTS_BY_CLASS, OPAQUE
 from minidynamo.tracer.records.side_effects import DELETED
-from minidynamo.tracer.records.tensor_classes import overrides_functions
+from minidynamo.tracer.records.tensor_classes import OF_TORCH, has_own_dispatch, overrides_functions
 from minidynamo.tracer.trace_rules import is_trusted_class
 from minidynamo.variables.base import ConstantVariable, VariableTracker
 from minidynamo.variables.callables import (
@@ -195,6 +195,10 @@ _FIELDS: dict[type, tuple[str, ...]] = {
 }
 
 
+# Attributes of tensors with `__torch_dispatch__` that are numbers or constants.
+_OF_WRAPPED = frozenset(("dtype", "device", "layout", "ndim", "requires_grad", "shape"))
+
+
 def _is_iterator_of_python(cls: type) -> bool:
     """Returns whether a class is `enumerate`, `zip` or similar: its objects have the attributes of the class alone."""
     return is_immutable_class(cls) and cls.__module__ in ("builtins", "itertools") and hasattr(cls, "__next__")
@@ -216,6 +220,11 @@ def _opaque(tx: Tracer, obj: OpaqueVariable, name: str) -> VariableTracker | Non
         if type(method).__name__ == "instancemethod":  # of a class that pybind11 made
             return BoundBuiltin(obj, name)
         return bind(tx, method, owner, obj, obj.python_type, name)
+    if has_own_dispatch(obj.python_type) and owner in OF_TORCH and name not in vars(obj.value):
+        if callable(method):
+            return BoundBuiltin(obj, name)
+        if name in _OF_WRAPPED and obj.source is not None:
+            return tx.wrap(getattr(obj.value, name), Attr(obj.source, name))
     if name in _FIELDS.get(type(obj.value), ()) and obj.source is not None:
         return tx.wrap(getattr(obj.value, name), Attr(obj.source, name))
     tx.break_graph(

@@ -25,6 +25,7 @@ from minidynamo.tracer.calls.operators import folded, involves_tensor
 from minidynamo.tracer.calls.tensors import call_tensor_method, torch_attribute
 from minidynamo.tracer.calls.torch_overrides import (
     answer_call,
+    answer_opaque,
     call_override,
     is_overridable,
     may_be_overridden,
@@ -292,6 +293,9 @@ def call_built_in(
     if isinstance(receiver, OpaqueVariable) and (found := lookup_on_class(cls, name))[1] is not object:
         if id(found[0]) in registry.OPAQUE_METHODS:
             return call_handler(tx, registry.FUNCTIONS[id(found[0])], [receiver, *args], kwargs)
+        answer = answer_opaque(tx, receiver, name, args, kwargs)
+        if answer is not None:
+            return answer
         tx.break_graph("MD206", f"{cls.__name__}.{name} is used", why=OPAQUE, fix=HINTS_BY_CLASS.get(cls.__name__, ""))
     storage = receiver.storage if isinstance(receiver, ObjectVariable) else None
     if storage is not None and lookup_on_class(cls, name)[1] is not object:

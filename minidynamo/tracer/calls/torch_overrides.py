@@ -28,7 +28,7 @@ from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.records.constants import key_of
 from minidynamo.tracer.records.operator_table import BINARY, UNARY
 from minidynamo.tracer.records.side_effects import UNKNOWN
-from minidynamo.tracer.records.tensor_classes import OF_TORCH, overrides_functions
+from minidynamo.tracer.records.tensor_classes import OF_TORCH, has_own_dispatch, overrides_functions
 from minidynamo.variables.base import ConstantVariable, VariableTracker
 from minidynamo.variables.callables import BuiltinVariable, FunctionVariable
 from minidynamo.variables.containers import DictVariable, SequenceVariable, TupleVariable
@@ -115,7 +115,7 @@ def answer_call(
     if overriding_class(tx, [*args, *kwargs.values()]) is not None:
         return call_override(tx, function, args, kwargs)
     named = itertools.chain[tuple[int | str, VariableTracker]](enumerate(args), kwargs.items())
-    wrapped = {key: arg for key, arg in named if isinstance(arg, OpaqueVariable) and _has_own_dispatch(arg)}
+    wrapped = {key: arg for key, arg in named if isinstance(arg, OpaqueVariable) and has_own_dispatch(arg.python_type)}
     if not wrapped or "out" in kwargs or function.value.__name__.endswith("_"):
         return None
     for tensor in wrapped.values():
@@ -130,9 +130,14 @@ def answer_call(
     return result
 
 
-def _has_own_dispatch(variable: OpaqueVariable) -> bool:
-    cls = variable.python_type
-    return issubclass(cls, torch.Tensor) and isinstance(cls.__torch_dispatch__, types.MethodType)
+def answer_opaque(
+    tx: Tracer, tensor: OpaqueVariable, name: str, args: list[VariableTracker], kwargs: dict[str, VariableTracker]
+) -> VariableTracker | None:
+    """Returns the result of a method of torch of a tensor with `__torch_dispatch__`; None for other methods."""
+    method, owner = lookup_on_class(tensor.python_type, name)
+    if owner not in OF_TORCH or not callable(method) or not has_own_dispatch(tensor.python_type):
+        return None
+    return answer_call(tx, BuiltinVariable(method), [tensor, *args], kwargs)
 
 
 def call_override(

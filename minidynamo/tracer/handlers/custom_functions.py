@@ -31,6 +31,7 @@ from minidynamo.tracer.handlers.values import constant
 from minidynamo.tracer.numbers.arithmetic import specialized
 from minidynamo.tracer.reachable import reachable
 from minidynamo.tracer.records import registry
+from minidynamo.tracer.records.tensor_classes import has_own_dispatch
 from minidynamo.variables.base import ConstantVariable, NumberVariable, VariableTracker
 from minidynamo.variables.callables import BuiltinVariable, FunctionVariable, MethodVariable
 from minidynamo.variables.containers import TupleVariable
@@ -148,7 +149,10 @@ def _node_arguments(args: Sequence[VariableTracker], objects: Collection[int]) -
 def _reads_outside(
     tx: Tracer, trial: Subgraph, args: Sequence[VariableTracker], refuse: Callable[[str], object]
 ) -> bool:
-    """Returns whether a Function reads tensors that are not among the arguments, such as the parameters of a module."""
+    """Returns whether a Function reads tensors that the graph does not pass: parameters of a module, or tensors with
+    `__torch_dispatch__`."""
+    if any(isinstance(arg, OpaqueVariable) and has_own_dispatch(arg.python_type) for arg in args):
+        return True
     arguments, _ = reachable(args, tx.side_effects)
     others = {*trial.tensors} - {*arguments}
     if any(tensor.source is None for tensor in others):

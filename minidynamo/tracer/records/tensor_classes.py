@@ -9,6 +9,7 @@ methods are traced is not here (`calls/torch_overrides.py`).
 from __future__ import annotations
 
 import inspect
+import types
 
 import torch
 
@@ -52,6 +53,11 @@ def _own_bases(cls: type) -> list[type]:
 
 def _function_of(value: object) -> object:
     return getattr(value, "__func__", value)
+
+
+def has_own_dispatch(cls: type) -> bool:
+    """Returns whether a class of tensors computes all operations itself, by `__torch_dispatch__`."""
+    return issubclass(cls, torch.Tensor) and isinstance(cls.__torch_dispatch__, types.MethodType)
 
 
 def overrides_functions(cls: type) -> bool:
