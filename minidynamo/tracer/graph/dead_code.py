@@ -113,8 +113,8 @@ def may_raise(node: torch.fx.Node) -> bool:
     target = node.target
     is_aten = isinstance(target, OpOverload) and target.namespace == "aten"
     name = target.overloadpacket.__name__ if is_aten else name_called(node)  # type: ignore[union-attr]
-    if hasattr(target, FORMULA):  # forward has checked the positions
-        return any(word in name.lower() for word in _SYNCHRONOUS_ERRORS)
+    if isinstance(target, types.FunctionType) and hasattr(target, FORMULA):  # forward has checked the positions
+        return any(word in target.__name__.lower() for word in _SYNCHRONOUS_ERRORS)
     if getattr(operator, name, None) is node.target:
         return not _operator_cannot_raise(name.removeprefix("i") if name in _IN_PLACE else name, node)
     is_torch_operator = is_aten or node.op == "call_method" or is_torch_function(node.target)
