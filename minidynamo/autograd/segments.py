@@ -279,7 +279,7 @@ class _Segments:
         def call(args: list[Any]) -> Any:
             return node.target(lambda *inputs: tuple(compiled([*inputs])), tuple(args))  # type: ignore[operator]
 
-        results = _run_on_fakes(body, examples)
+        results = _run_on_fakes(body, examples, reads_real_tensors=True)
         outputs = tuple(elements.get(position) for position in range(len(results)))
         self.steps.append(_Step(tuple(inputs), outputs, (mark_boxed(call),), settings()))
         self.remember(outputs, results)
@@ -473,7 +473,7 @@ def _run_on_fakes(gm: fx.GraphModule, examples: Sequence[Any], reads_real_tensor
 
 def _run_both(graphs: Iterable[fx.GraphModule], examples: Sequence[Any]) -> tuple[Any, ...]:
     """Returns the fake results of a `cond`; a result requires grad if it does in either branch."""
-    true_results, false_results = (_run_on_fakes(graph, examples) for graph in graphs)
+    true_results, false_results = (_run_on_fakes(graph, examples, reads_real_tensors=True) for graph in graphs)
     return tuple(b if b.requires_grad else a for a, b in zip(true_results, false_results))
 
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 from torch.utils._pytree import tree_map
+from torch.utils.checkpoint import checkpoint
 
 import minidynamo
 from minidynamo.testing import assert_same_as_eager
@@ -28,6 +29,13 @@ class Quantized(torch.Tensor):
 
     def __init__(self, numbers, scale):
         self.numbers, self.scale = numbers, scale
+
+    def __tensor_flatten__(self):
+        return ["numbers", "scale"], None
+
+    @classmethod
+    def __tensor_unflatten__(cls, parts, context, size, stride):
+        return cls(parts["numbers"], parts["scale"])
 
     def dequantized(self):
         return self.numbers.to(self.scale.dtype) * self.scale
@@ -157,3 +165,57 @@ def test_methods_that_return_plain_tensors_are_nodes(program, backend):
 def test_other_methods_have_the_results_of_eager(program):
     w = quantized(4, 4)
     assert_same_as_eager(lambda x: program(x, w), lambda: (torch.ones(4, 4),), backend="aot_eager")
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+@pytest.mark.parametrize("use_reentrant", [False, True])
+def test_a_quantized_weight_in_a_checkpoint(backend, use_reentrant):
+    w = quantized(4, 4)
+
+    def f(x):
+        return checkpoint(lambda t: torch.mm(t, w).relu(), x, use_reentrant=use_reentrant)
+
+    assert_same_as_eager(f, lambda: (torch.ones(2, 4, requires_grad=True),), backend=backend)
+
+
+class Cached(Quantized):
+    """Stores what it has computed."""
+
+    def __init__(self, numbers, scale):
+        super().__init__(numbers, scale)
+        self.cache = None
+
+    def dequantized(self):
+        if self.cache is None:
+            self.cache = super().dequantized()
+        return self.cache
+
+
+def test_the_trace_leaves_nothing_in_the_instance():
+    w = Cached(torch.ones(4, 4, dtype=torch.int8), torch.tensor(0.5))
+    x = torch.ones(2, 4)
+    f = minidynamo.compile(lambda x: F.linear(x, w), backend="aot_eager")
+    assert torch.equal(f(x), torch.full((2, 4), 2.0)) and type(w.cache) is torch.Tensor
+    assert torch.equal(F.linear(x, w), f(x))
+
+
+class Uncopied(torch.Tensor):
+    """Cannot be made of its parts."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @staticmethod
+    def __new__(cls, numbers):
+        made = torch.Tensor._make_wrapper_subclass(cls, numbers.shape)
+        made.numbers = numbers
+        return made
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        return func(*(arg.numbers if isinstance(arg, cls) else arg for arg in args), **(kwargs or {}))
+
+
+def test_a_class_whose_instances_cannot_be_copied_is_left_to_python():
+    w = Uncopied(torch.arange(16.0).view(4, 4))
+    compiled = assert_same_as_eager(lambda x: torch.mm(x, w) + 1, lambda: (torch.ones(2, 4),), backend="aot_eager")
+    assert minidynamo.stats(compiled).graph_breaks == 1

@@ -26,10 +26,8 @@ from minidynamo.tracer.calls.tensors import call_tensor_method, torch_attribute
 from minidynamo.tracer.calls.torch_overrides import (
     answer_call,
     answer_opaque,
-    call_override,
     is_overridable,
-    may_be_overridden,
-    overriding_class,
+    may_be_decided,
 )
 from minidynamo.tracer.frames.inlining import inline_function, inline_nested, trusted_source
 from minidynamo.tracer.frames.interpreter import Tracer
@@ -96,7 +94,7 @@ def _call_real(tx: Tracer, function: FunctionVariable | BuiltinVariable, args: A
     if rule.action not in _REALIZING_ACTIONS or functions.is_known(value):
         handler = rule.function if rule.action is Action.HANDLER else None
         args, kwargs = _realize_read_arguments(tx, handler, args, kwargs, before=rule.takes_itself)
-    if may_be_overridden(tx, value, args):
+    if may_be_decided(tx, value, args):
         answer = answer_call(tx, function, args, kwargs)
         if answer is not None:
             return answer
@@ -287,9 +285,11 @@ def call_built_in(
     """Calls the built-in method `name` of `cls`, with `receiver` as self."""
     args, kwargs = _realize_read_arguments(tx, registry.find_method(cls, name), args, kwargs, before=1)
     if tx.graph.has_tensor_classes and issubclass(cls, torch.Tensor):
-        method = getattr(torch.Tensor, name, None)
-        if is_overridable(method) and overriding_class(tx, [receiver, *args]):
-            return call_override(tx, tx.wrap(method, None), [receiver, *args], kwargs)
+        method = tx.wrap(getattr(torch.Tensor, name, None), None)
+        if isinstance(method, FunctionVariable | BuiltinVariable) and is_overridable(method.value):
+            answer = answer_call(tx, method, [receiver, *args], kwargs)
+            if answer is not None:
+                return answer
     if isinstance(receiver, OpaqueVariable) and (found := lookup_on_class(cls, name))[1] is not object:
         if id(found[0]) in registry.OPAQUE_METHODS:
             return call_handler(tx, registry.FUNCTIONS[id(found[0])], [receiver, *args], kwargs)

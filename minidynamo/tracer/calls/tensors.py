@@ -15,7 +15,7 @@ from minidynamo.graph.autograd_calls import replace_data
 from minidynamo.graph.storage_resize import lower_version
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Attr, Computed, InstanceAttr
-from minidynamo.tracer.calls.torch_overrides import own_attribute, read_by_override
+from minidynamo.tracer.calls.torch_overrides import instance_attributes, own_attribute, read_by_override
 from minidynamo.tracer.frames.interpreter import Tracer
 from minidynamo.tracer.lazy import facts
 from minidynamo.tracer.numbers import graph_numbers, tensor_items
@@ -106,9 +106,9 @@ def torch_attribute(tx: Tracer, obj: TensorVariable, name: str) -> VariableTrack
     pending = tx.side_effects.attr(obj, name)
     if isinstance(pending, VariableTracker):
         return pending
-    real = tx.graph.real(obj)
-    if real is not None and name in real.__dict__ and obj.source is not None:
-        return tx.wrap(real.__dict__[name], InstanceAttr(obj.source, name))
+    attributes = instance_attributes(tx, obj)
+    if name in attributes and obj.source is not None:
+        return tx.wrap(attributes[name], InstanceAttr(obj.source, name))
     if callable(getattr(obj.cls, name, None)):
         return BoundBuiltin(obj, name)
     if hasattr(obj.cls, name):

@@ -159,7 +159,7 @@ class Trace(Tracer):
             answer = None if kwargs else answer_operator(self, target, args)
             if answer is not None:
                 return answer
-            refuse_override(self, name, [*args, *(kwargs or {}).values()])
+            refuse_override(self, target, name, [*args, *(kwargs or {}).values()])
         known = facts.answer(self, target, args) if target in facts.ANSWERS and not kwargs else None
         if known is not None:
             return known
@@ -178,7 +178,7 @@ class Trace(Tracer):
             read = as_torch_reads(target, args, kwargs)
             result = self.graph.emit(target, *mark_scalar_arguments(self, target, *read))
             if self.graph.has_tensor_classes:  # perhaps in a list that had not been read
-                refuse_override(self, name, [*args, *kwargs.values()])
+                refuse_override(self, target, name, [*args, *kwargs.values()])
             self.graph.shapes.report_decisions()
             tensor_items.record(self, [*stored, *tensor_items.numbers_of_result(self, target, args, result)])
             self.record_handlers()

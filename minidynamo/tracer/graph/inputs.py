@@ -16,7 +16,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from minidynamo.compat import plain_tensor, version_of
+from minidynamo.compat import plain_tensor, version_of, without_torch_function
 from minidynamo.core.records import record
 from minidynamo.errors import UserLocation
 from minidynamo.graph.autograd_calls import BackwardState
@@ -365,8 +365,9 @@ class GraphInputs:
             return example
         real, (sizes, strides) = external.real, external.layout
         same = same_numbers((*example.shape, *example.stride()), (*sizes, *strides))
-        same = same and (example.dtype, example.requires_grad) == (real.dtype, real.requires_grad)
-        return example if same else self._fakes.of_real(real, external.layout)
+        with without_torch_function():  # code of the class, which would observe the reads
+            same = same and (example.dtype, example.requires_grad) == (real.dtype, real.requires_grad)
+            return example if same else self._fakes.of_real(real, external.layout)
 
     def _guard_distinct(self, inputs: Iterable[GraphInput], identity_keys: Set[VariableTracker]) -> None:
         """Guards that the tensors of the graph are different objects: writing to a tensor must not change another.

@@ -117,7 +117,7 @@ class OutputGraph:
         self.class_checks = ClassChecks()
         # Memory of the tensors among which the graph chooses, and of the chosen tensors.
         self.chosen: set[object] = set()
-        self.has_tensor_classes = False  # whether a tensor has the class of a library
+        self.has_tensor_classes = False  # whether the program has used an instance of a tensor subclass
         self.has_items = False  # whether the graph computes numbers (`tracer/numbers/graph_numbers.py`)
         self.entry_settings = settings()
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from minidynamo.compat import memory_of
+from minidynamo.compat import memory_of, without_torch_function
 from minidynamo.guards.guard import GuardKind
 from minidynamo.guards.source import Computed, Constant, Size, Source, TensorFact
 from minidynamo.tracer.frames.interpreter import Tracer
@@ -78,7 +78,8 @@ def _single_fact(
 
 
 def _read_fact(tensor: torch.Tensor, name: str, args: tuple[int, ...] | None) -> Any:
-    return getattr(tensor, name) if args is None else getattr(tensor, name)(*args)
+    with without_torch_function():  # code of the class, which would observe the read
+        return getattr(tensor, name) if args is None else getattr(tensor, name)(*args)
 
 
 def _is_symbolic(tensor: TensorVariable, name: str, args: tuple[int, ...] | None) -> bool:

@@ -18,7 +18,12 @@ from minidynamo.tracer.attributes import instance_dict, is_plain_namespace
 from minidynamo.tracer.frames.exceptions import can_make
 from minidynamo.tracer.graph.output_graph import OutputGraph
 from minidynamo.tracer.records.registry import subclass_wrapper, wrapper
-from minidynamo.tracer.records.tensor_classes import is_tensor_class, overrides_functions, special_kind
+from minidynamo.tracer.records.tensor_classes import (
+    has_properties_of_torch,
+    is_tensor_class,
+    overrides_functions,
+    special_kind,
+)
 from minidynamo.tracer.trace_rules import is_plain_class, is_trusted_class, is_trusted_module
 from minidynamo.tracer.wrap import guard_names, same_object, wrap
 from minidynamo.variables.base import VariableTracker
@@ -154,7 +159,8 @@ def _tensor_of_a_library(graph: OutputGraph, value: torch.Tensor, source: Source
     with without_torch_function():  # code of the class, which would observe the reads
         overrides = overrides_functions(cls)
         graph.has_tensor_classes = True
-        if not is_tensor_class(cls) or not is_plain_tensor(value) or (overrides and value.requires_grad):
+        is_taken = is_tensor_class(cls) and is_plain_tensor(value) and has_properties_of_torch(value)
+        if not is_taken or (overrides and value.requires_grad):
             return opaque(graph, value, source)
         graph.guard(source, GuardKind.TYPE, cls)
         guard_names(graph, cls)

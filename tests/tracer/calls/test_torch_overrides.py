@@ -248,3 +248,119 @@ def test_training_beside_a_frozen_instance(function):
         return Passing(values(4, 4)), values(4, 4).requires_grad_()
 
     assert_same_as_eager(lambda w, x: function(x * 2, w), make, backend="aot_eager", graphs=1, breaks=0)
+
+
+# Changes during the call, and classes that replace what torch defines
+
+
+class Counting(nn.Parameter):
+    n = 0
+
+    def count(self):
+        type(self).n += 1
+        return self.n
+
+
+def set_by_class(w):
+    type(w).n = 7
+    return w.n, w + 1
+
+
+def set_by_dictionary(w):
+    w.__dict__.update(n=9)
+    return w.n, w + 1
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("program", [lambda w: (w.count(), w + 1), set_by_class, set_by_dictionary])
+def test_attributes_that_the_call_changes(program, backend, monkeypatch):
+    monkeypatch.setattr(Counting, "n", 0)
+    expected, _ = program(Counting(values(3)))
+    monkeypatch.setattr(Counting, "n", 0)
+    found, _ = minidynamo.compile(program, backend=backend)(Counting(values(3)))
+    assert found == expected
+
+
+class Replacing(nn.Parameter):
+    """Has another softmax, which torch's Python functions call, and properties that say what torch's do."""
+
+    def softmax(self, *args, **kwargs):
+        return super().softmax(*args, **kwargs) * 10
+
+    @property
+    def shape(self):
+        return super().shape
+
+
+class Lying(nn.Parameter):
+    @property
+    def shape(self):
+        return torch.Size((4, 2))
+
+    @property
+    def dtype(self):
+        return torch.float64
+
+
+class Sized(nn.Parameter):
+    def size(self, *args):
+        return super().size(*args) if args else torch.Size((4, 2))
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda w: torch.nn.functional.softmax(w, -1),
+        lambda w: w.softmax(-1),
+        lambda w: torch.softmax(w, -1) + w.shape[0],
+        lambda w: (w * 2).shape[0] * torch.ones(2) + w.shape[0],
+        lambda w: (w + 1, w.dtype),
+        lambda w: torch.ones(3) * len(w) + w.size()[0],
+    ],
+)
+@pytest.mark.parametrize("cls", [Replacing, Lying, Sized])
+def test_methods_and_properties_in_place_of_those_of_torch(cls, program, backend):
+    assert_same_as_eager(program, lambda: (cls(values(2, 2)),), backend=backend)
+
+
+LOG: list[str] = []
+
+
+class Logging(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        LOG.append(func.__name__)
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **(kwargs or {}))
+
+
+def test_tracing_calls_the_class_for_the_program_alone():
+    f = minidynamo.compile(lambda w: torch.relu(w) + w.shape[0], backend="aot_eager", dynamic=False)
+    for _ in range(2):
+        LOG.clear()
+        f(values(3).as_subclass(Logging))
+        assert LOG == ["relu", "__get__"]
+
+
+class Functions(torch.Tensor):
+    """Returns 8 for some functions: torch passes these for methods of other names, too."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        with torch._C.DisableTorchFunctionSubclass():
+            result = func(*args, **(kwargs or {}))
+        return 8 if func in (torch.Tensor.mul, torch.Tensor.numel, torch.Tensor.dim) else result
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda w, x: (w.__rmul__(2), x + 1),
+        lambda w, x: (w.nelement(), w.ndimension(), x + 1),
+        lambda w, x: (x * w, w * 2, w.mul(x), x.mul(w), w.numel()),
+    ],
+)
+def test_methods_that_torch_passes_under_another_name(program):
+    make = lambda: (values(3).as_subclass(Functions), values(3))  # noqa: E731
+    assert_same_as_eager(program, make, backend="aot_eager")
