@@ -1,5 +1,5 @@
-"""Owns the order and number of a kernel's loops: innermost loops follow memory order, and axes that are contiguous in
-memory are joined.
+"""Owns the order and number of a kernel's loops: innermost loops follow memory order, axes that are contiguous in
+memory are joined, and axes that indices divide are split.
 
 Only variables change; statements keep their order.
 """
@@ -19,7 +19,7 @@ def arrange(kernel: Kernel) -> Kernel:
     """Returns the kernel with its loops in memory order, joined where possible, and with `vector` set."""
     columns = next((loop.axes for loop in kernel.loops if loop.axes), ())
     kernel = _with_axes(kernel, _sorted(kernel.rows, kernel), _sorted(columns, kernel))
-    kernel = _join(_join(kernel, rows=True), rows=False)
+    kernel = _join(_split(_join(_join(kernel, rows=True), rows=False)), rows=True)
     columns = next((loop.axes for loop in kernel.loops if loop.axes), ())
     renamed = {v: Var(f"y{k}", v.extent) for k, v in enumerate(kernel.rows)}
     renamed |= {v: Var(f"x{k}", v.extent) for k, v in enumerate(columns)}
@@ -134,3 +134,40 @@ def _join(kernel: Kernel, *, rows: bool) -> Kernel:
             continue
         fewer = (*axes[: len(axes) - k - 2], joined, *axes[len(axes) - k :])
         kernel = _with_axes(changed, fewer if rows else kernel.rows, columns if rows else fewer)
+
+
+# The smallest inner extent of a split axis: shorter loops are not worth a vector instruction.
+_LEAST_SPLIT = 16
+
+
+def _split(kernel: Kernel) -> Kernel:
+    """Splits axes of a pointwise kernel on the CPU where this saves divisions: no vector instruction divides, and the
+    addresses within the inner loop become contiguous.
+
+    A reshape to other dimensions has such indices: blocks of quantized weights, or the heads of attention.
+    """
+    if kernel.device.type != "cpu" or any(loop.axes for loop in kernel.loops):
+        return kernel
+    before = _divisions_of(kernel)
+    for axis in kernel.rows if before else ():
+        for divisor in sorted(_divisors(kernel, axis)):
+            outer, inner = Var(f"{axis.name}a", axis.extent // divisor), Var(f"{axis.name}b", divisor)  # type: ignore[operator]
+            changed = _replace_variables(kernel, {axis: as_index(outer) * divisor + as_index(inner)})
+            if _divisions_of(changed) < before:
+                position = kernel.rows.index(axis)
+                rows = (*kernel.rows[:position], outer, inner, *kernel.rows[position + 1 :])
+                return _split(_with_axes(changed, rows, ()))
+    return kernel
+
+
+def _divisors(kernel: Kernel, axis: Var) -> set[int]:
+    """Returns the numbers by which an axis may be split."""
+    found = set()
+    for index in (index for s in kernel.statements() for index in indices_in(s)):
+        for atom, _ in index.terms:
+            if not isinstance(atom, FloorDiv | Mod) or atom.base != as_index(axis):
+                continue
+            by = atom.divisor if isinstance(atom, FloorDiv) else atom.modulus
+            if isinstance(by, int) and isinstance(axis.extent, int) and axis.extent % by == 0:
+                found |= {by} if _LEAST_SPLIT <= by < axis.extent else set()
+    return found

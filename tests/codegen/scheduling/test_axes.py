@@ -1,7 +1,8 @@
-"""Loop order: innermost in memory order, joined where memory is contiguous."""
+"""Loop order: innermost in memory order, joined where memory is contiguous, split where indices divide."""
 
 import torch
 
+import minidynamo
 from minidynamo.codegen.ir.index import Var, as_index
 from minidynamo.codegen.scheduling.axes import vector_of
 from tests.codegen.graphs import kernels
@@ -48,3 +49,27 @@ def test_vector_of_counts_wide_accesses_only():
     assert vector_of([y], [x], []) == x
     assert vector_of([y], [], []) == y
     assert vector_of([], [], []) is None
+
+
+def merged_heads(x, y):
+    return x.permute(0, 2, 1, 3).reshape(2, 3, -1) + y
+
+
+def blocks(numbers, scales):
+    return (numbers * scales).reshape(8, 64).float() * 2
+
+
+def test_axes_that_indices_divide_are_split():
+    assert extents(merged_heads, torch.ones(2, 4, 3, 16), torch.ones(2, 3, 64))[0] == [2, 3, 4, 16]
+    assert extents(blocks, torch.ones(16, 32, dtype=torch.half), torch.ones(16, 1, dtype=torch.half))[0] == [16, 32]
+    assert extents(merged_heads, torch.ones(2, 4, 3, 8), torch.ones(2, 3, 32))[0] == [2, 3, 32]  # too short a loop
+
+
+def test_split_axes_compute_the_same():
+    for function, args in (
+        (merged_heads, (torch.randn(2, 4, 3, 16), torch.randn(2, 3, 64))),
+        (blocks, (torch.randn(16, 32).half(), torch.randn(16, 1).half())),
+        (lambda x: x.reshape(6, 96).t().reshape(32, 18) * 3, (torch.randn(4, 144),)),
+        (lambda x: torch.cat([x.reshape(4, 64), x.reshape(4, 64) + 1], 1).relu(), (torch.randn(8, 32),)),
+    ):
+        assert torch.equal(minidynamo.compile(function)(*args), function(*args))
