@@ -8,7 +8,6 @@ How methods are traced is not here (`calls/torch_overrides.py`).
 
 from __future__ import annotations
 
-import functools
 import inspect
 import types
 
@@ -20,8 +19,6 @@ OF_TORCH = frozenset((*torch.Tensor.__mro__, torch.nn.Parameter))
 # The special methods that a class may define: they construct, copy or print an instance. Operators are not among them.
 _HARMLESS = {f"__{name}__" for name in ("new", "init", "repr", "str", "copy", "deepcopy", "reduce", "reduce_ex")}
 _HARMLESS |= {"__getstate__", "__setstate__", "__torch_function__", "__init_subclass__", "__class_getitem__"}
-
-
 _OF_TENSORS = frozenset(dir(torch.Tensor))
 # Methods by which torch's Python code and guards read what a tensor is.
 _FACTS = frozenset("size stride dim numel storage_offset is_contiguous untyped_storage element_size".split())  # noqa: SIM905
@@ -60,7 +57,6 @@ def has_properties_of_torch(tensor: torch.Tensor) -> bool:
         return False
 
 
-@functools.cache
 def replaces_methods(cls: type) -> bool:
     """Returns whether a class has other methods than torch.Tensor under the same names."""
     return not (_names(cls) & _OF_TENSORS) <= _HARMLESS
